@@ -1,0 +1,4 @@
+//! The estream command line.
+#![forbid(unsafe_code)]
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! GGUF v2 and v3.

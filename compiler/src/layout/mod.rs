@@ -1,0 +1,1 @@
+//! Arranging rows into 32 × 32 tiles and back.

@@ -1,0 +1,6 @@
+//! From a checkpoint to a program and a plan of its weights.
+#![forbid(unsafe_code)]
+
+pub mod ingest;
+pub mod layout;
+pub mod quant;

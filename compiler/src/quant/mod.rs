@@ -1,0 +1,1 @@
+//! Block codecs: floats to blocks of the quantised types and back.

@@ -1,0 +1,2 @@
+//! Hexagon kernels for bundles.
+#![forbid(unsafe_code)]

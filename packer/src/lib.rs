@@ -1,0 +1,2 @@
+//! From a compiled model to a bundle.
+#![forbid(unsafe_code)]

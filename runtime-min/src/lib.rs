@@ -1,0 +1,1 @@
+//! Opens a bundle, streams its experts and runs prefill.

@@ -1,0 +1,240 @@
+//! The program: what a runtime does with a bundle's weights, as a short list of operators.
+//!
+//! A program works on *registers*, matrices of T rows (one a token) of f32 whose
+//! width the program declares. The runtime never learns which model family it
+//! runs: everything a family decides (router form, norm width, rope pairing) is
+//! an operand here. Shapes below are `[rows, cols]`, weights `[out, in]`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::real::Real;
+
+/// Name of a register.
+pub type Register = String;
+/// Name of a resident tensor of the bundle.
+pub type TensorName = String;
+
+/// A register and its width in f32 elements a token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct RegisterSpec {
+    /// Name, unique within the program.
+    pub name: Register,
+    /// Elements a token.
+    pub width: u64,
+}
+
+/// All operators of one prefill, in order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Program {
+    /// Tokens in the vocabulary: ids a prompt may hold, columns of the logits.
+    pub vocab: u64,
+    /// Positions the model was made for.
+    pub context: u64,
+    /// Every register the operators name.
+    pub registers: Vec<RegisterSpec>,
+    /// Before the first layer: token ids to the residual stream.
+    pub prologue: Vec<Op>,
+    /// One list a layer.
+    pub layers: Vec<Vec<Op>>,
+    /// After the last layer, for chosen positions only.
+    pub epilogue: Vec<Op>,
+}
+
+/// Over how many elements a QK norm takes its mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum NormWidth {
+    /// All heads together; the weight is as wide as the register.
+    Full,
+    /// Each head on its own; the weight is as wide as a head.
+    Head,
+}
+
+/// Which dimensions of a head rotate together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum RopePairing {
+    /// i with i + d/2.
+    Half,
+    /// 2i with 2i + 1.
+    Adjacent,
+}
+
+/// How a router turns logits into scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Scoring {
+    /// Over all experts (or, after top-k, over the chosen ones).
+    Softmax,
+    /// Each expert on its own.
+    Sigmoid,
+}
+
+/// Whether scores are computed before the choice of experts or after it, over the chosen ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ScoreWhen {
+    /// Experts are chosen by score.
+    BeforeTopK,
+    /// Experts are chosen by logit.
+    AfterTopK,
+}
+
+/// What the weights of the chosen experts are divided by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Renormalise {
+    /// Nothing.
+    None,
+    /// Their sum.
+    Sum,
+    /// Their sum plus this.
+    SumPlus(Real),
+}
+
+/// The router's form; every part is stated, none has a default.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct RouterForm {
+    /// Logits to scores.
+    pub scoring: Scoring,
+    /// Scores before or after the choice.
+    pub score: ScoreWhen,
+    /// Experts a token.
+    pub top_k: u64,
+    /// Divisor of the chosen weights.
+    pub renormalise: Renormalise,
+    /// Factor on the weights, after renormalising.
+    pub scale: Real,
+}
+
+/// One operator. `out` registers are overwritten unless the operator says *adds*.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Op {
+    /// `out[t] = scale · weight[id[t]]`; weight `[vocab, width]`.
+    Embed {
+        /// Residual stream.
+        out: Register,
+        /// Embedding table.
+        weight: TensorName,
+        /// Factor on the row.
+        scale: Real,
+    },
+    /// `out = weight · input · rsqrt(mean(input²) + eps)`.
+    RmsNorm {
+        /// Source rows.
+        input: Register,
+        /// Normalised rows.
+        out: Register,
+        /// `[width]`.
+        weight: TensorName,
+        /// Added to the mean square.
+        eps: Real,
+    },
+    /// `out = input · weightᵀ (+ bias)`; weight `[out, in]`.
+    Linear {
+        /// Source rows.
+        input: Register,
+        /// Products.
+        out: Register,
+        /// `[out width, in width]`.
+        weight: TensorName,
+        /// `[out width]`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bias: Option<TensorName>,
+    },
+    /// RMS norm of a query or key register, in place.
+    QkNorm {
+        /// Query or key rows.
+        register: Register,
+        /// `[width]` or `[head_dim]`, as `over` says.
+        weight: TensorName,
+        /// Added to the mean square.
+        eps: Real,
+        /// Heads in the register.
+        heads: u64,
+        /// Elements of one mean.
+        over: NormWidth,
+    },
+    /// Rotates each head by position, in place: angle `pos · theta^(−2i/dims)`.
+    Rope {
+        /// Query or key rows.
+        register: Register,
+        /// Heads in the register.
+        heads: u64,
+        /// Dimensions that rotate, the last ones of a head.
+        dims: u64,
+        /// Base of the frequencies.
+        theta: Real,
+        /// Which dimensions rotate together.
+        pairing: RopePairing,
+    },
+    /// Causal grouped-query attention over this prompt's keys and values.
+    Attention {
+        /// `[heads · head_dim]`.
+        q: Register,
+        /// `[kv_heads · head_dim]`.
+        k: Register,
+        /// `[kv_heads · head_dim]`.
+        v: Register,
+        /// `[heads · head_dim]`.
+        out: Register,
+        /// Query heads.
+        heads: u64,
+        /// Key and value heads; divides `heads`.
+        kv_heads: u64,
+        /// Factor on the scores, before the softmax.
+        scale: Real,
+    },
+    /// Chooses experts for each token: logits `input · weightᵀ`, in f32 throughout.
+    /// The larger score wins, then the lower id.
+    Router {
+        /// Source rows.
+        input: Register,
+        /// `[experts, width]`.
+        weight: TensorName,
+        /// `[experts]`, added to the scores for the choice only.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        selection_bias: Option<TensorName>,
+        /// Scores, choice and weights.
+        form: RouterForm,
+    },
+    /// *Adds* `Σ w · down(silu(gate · x) ⊙ (up · x))` over each token's routes to `out`,
+    /// experts in storage order (paper eq. 1 and 2).
+    Experts {
+        /// Source rows.
+        input: Register,
+        /// Accumulator.
+        out: Register,
+    },
+    /// *Adds* `scale · input` to `out`.
+    Add {
+        /// Source rows.
+        input: Register,
+        /// Accumulator.
+        out: Register,
+        /// Factor on the source.
+        scale: Real,
+    },
+    /// Logits `scale · input · weightᵀ`; weight `[vocab, width]`.
+    LmHead {
+        /// Normalised rows.
+        input: Register,
+        /// Head, or a tied embedding table.
+        weight: TensorName,
+        /// Factor on the logits.
+        scale: Real,
+    },
+}
