@@ -2,7 +2,7 @@
 //!
 //! The compiler writes these types, the runtime reads them, and neither knows the
 //! other. There is no I/O here. Parsing is in two steps: serde reads a file's text
-//! into the plain types of [`manifest`], and a validated bundle checks that extents
+//! into the plain types of [`manifest`], and [`valid::Bundle`] checks that extents
 //! lie in bounds, do not overlap and agree with shapes, so that whoever holds one
 //! need not check again.
 //!
@@ -25,3 +25,4 @@ pub mod manifest;
 pub mod program;
 pub mod real;
 mod text;
+pub mod valid;

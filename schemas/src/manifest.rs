@@ -1,6 +1,6 @@
 //! `manifest.json`: everything a bundle is, in one canonical file.
 //!
-//! These are the types as they stand in the file. `valid` turns one into
+//! These are the types as they stand in the file. [`crate::valid`] turns one into
 //! a value that proves what a reader relies on.
 
 use serde::{Deserialize, Serialize};
