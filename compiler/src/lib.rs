@@ -1,6 +1,8 @@
 //! From a checkpoint to a program and a plan of its weights.
 #![forbid(unsafe_code)]
 
+pub mod arch;
 pub mod ingest;
 pub mod layout;
+pub mod lower;
 pub mod quant;

@@ -28,4 +28,9 @@ impl Config {
             }
         }
     }
+
+    /// `general.architecture` of a GGUF source.
+    pub fn gguf_architecture(&self) -> Option<&str> {
+        self.values.get("general.architecture")?.as_str()
+    }
 }

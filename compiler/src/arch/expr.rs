@@ -1,0 +1,345 @@
+//! The little that a descriptor may compute.
+//!
+//! Sizes are integers, keys and `+ - * /` with the usual precedence; `/` must
+//! divide exactly. Layer predicates are `all`, `layer < KEY`, `layer in KEY`,
+//! `(layer + 1) % KEY == 0` and `KEY[layer] == VALUE`. There are no loops, functions
+//! or parentheses, so a descriptor can be read by eye and cannot fail to end.
+
+use std::fmt;
+
+use super::keys::Keys;
+
+/// An expression or predicate that cannot be parsed, or has no value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?}: {why}")]
+pub struct ExprError {
+    /// The text, as the descriptor has it.
+    pub text: String,
+    /// What is wrong.
+    pub why: String,
+}
+
+fn error(text: &str, why: impl Into<String>) -> ExprError {
+    ExprError {
+        text: text.to_owned(),
+        why: why.into(),
+    }
+}
+
+/// An integer expression, such as `heads * head_dim`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expr {
+    text: String,
+    /// Sum of products; the sign belongs to the product.
+    terms: Vec<(Sign, Vec<(Factor, Atom)>)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sign {
+    Plus,
+    Minus,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Factor {
+    Times,
+    Over,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Atom {
+    Number(u64),
+    Key(String),
+}
+
+impl Expr {
+    /// Parses `text`.
+    pub fn parse(text: &str) -> Result<Expr, ExprError> {
+        let mut terms = Vec::new();
+        for (sign, term) in split(text, '+', '-') {
+            let sign = if sign == '-' { Sign::Minus } else { Sign::Plus };
+            let factors = split(term, '*', '/')
+                .into_iter()
+                .map(|(op, atom)| {
+                    let op = if op == '/' {
+                        Factor::Over
+                    } else {
+                        Factor::Times
+                    };
+                    Ok((op, Atom::parse(text, atom)?))
+                })
+                .collect::<Result<Vec<_>, ExprError>>()?;
+            terms.push((sign, factors));
+        }
+        Ok(Expr {
+            text: text.to_owned(),
+            terms,
+        })
+    }
+
+    /// The keys it names.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        let atoms = self.terms.iter().flat_map(|(_, factors)| factors);
+        atoms.filter_map(|(_, atom)| match atom {
+            Atom::Key(key) => Some(key.as_str()),
+            Atom::Number(_) => None,
+        })
+    }
+
+    /// Its value, given the keys' values.
+    pub fn value(&self, keys: &Keys) -> Result<u64, ExprError> {
+        let mut sum = 0u64;
+        for (sign, factors) in &self.terms {
+            let mut product = 1u64;
+            for (op, atom) in factors {
+                let value = match atom {
+                    Atom::Number(value) => *value,
+                    Atom::Key(key) => keys.integer(key).map_err(|why| error(&self.text, why))?,
+                };
+                product = match op {
+                    Factor::Times => product.checked_mul(value),
+                    Factor::Over if product.checked_rem(value) == Some(0) => {
+                        product.checked_div(value)
+                    }
+                    Factor::Over => {
+                        return Err(error(
+                            &self.text,
+                            format!("{value} does not divide {product}"),
+                        ));
+                    }
+                }
+                .ok_or_else(|| error(&self.text, "overflows"))?;
+            }
+            sum = match sign {
+                Sign::Plus => sum.checked_add(product),
+                Sign::Minus => sum.checked_sub(product),
+            }
+            .ok_or_else(|| error(&self.text, "overflows or is negative"))?;
+        }
+        Ok(sum)
+    }
+}
+
+impl Atom {
+    fn parse(text: &str, atom: &str) -> Result<Atom, ExprError> {
+        let atom = atom.trim();
+        if let Ok(number) = atom.parse() {
+            Ok(Atom::Number(number))
+        } else if is_key(atom) {
+            Ok(Atom::Key(atom.to_owned()))
+        } else {
+            Err(error(
+                text,
+                format!("{atom:?} is neither a number nor a key"),
+            ))
+        }
+    }
+}
+
+/// Whether `text` can name a key: a letter, then letters, digits and underscores.
+fn is_key(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_lowercase())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+/// The pieces between `first` and `second`, each with the operator before it.
+fn split(text: &str, first: char, second: char) -> Vec<(char, &str)> {
+    let mut pieces = Vec::new();
+    let (mut op, mut start) = (first, 0);
+    for (at, c) in text.match_indices([first, second]) {
+        pieces.push((op, &text[start..at]));
+        op = if c.starts_with(second) { second } else { first };
+        start = at + c.len();
+    }
+    pieces.push((op, &text[start..]));
+    pieces
+}
+
+impl fmt::Display for Expr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Expr {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Expr, D::Error> {
+        struct Visitor;
+
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = Expr;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an integer or an expression of keys")
+            }
+
+            fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Expr, E> {
+                Expr::parse(&value.to_string()).map_err(E::custom)
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Expr, E> {
+                Expr::parse(text).map_err(E::custom)
+            }
+        }
+
+        d.deserialize_any(Visitor)
+    }
+}
+
+/// Which layers something applies to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Predicate {
+    /// Every layer.
+    All,
+    /// `layer < KEY`.
+    Below(String),
+    /// `layer in KEY`.
+    In(String),
+    /// `(layer + 1) % KEY == 0`.
+    Every(String),
+    /// `KEY[layer] == VALUE`.
+    Is(String, String),
+}
+
+impl Predicate {
+    /// Parses `text`.
+    pub fn parse(text: &str) -> Result<Predicate, ExprError> {
+        let compact: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let key = |key: &str| {
+            let key = key.trim();
+            is_key(key)
+                .then(|| key.to_owned())
+                .ok_or_else(|| error(text, format!("{key:?} is not a key")))
+        };
+        if compact == "all" {
+            Ok(Predicate::All)
+        } else if let Some(rest) = compact.strip_prefix("layer < ") {
+            Ok(Predicate::Below(key(rest)?))
+        } else if let Some(rest) = compact.strip_prefix("layer in ") {
+            Ok(Predicate::In(key(rest)?))
+        } else if let Some(rest) = compact.strip_prefix("(layer + 1) % ") {
+            let rest = rest.strip_suffix(" == 0");
+            Ok(Predicate::Every(key(
+                rest.ok_or_else(|| error(text, "must end with == 0"))?
+            )?))
+        } else if let Some((list, value)) = compact.split_once("[layer] == ") {
+            Ok(Predicate::Is(
+                key(list)?,
+                value.trim_matches('\'').to_owned(),
+            ))
+        } else {
+            Err(error(
+                text,
+                "is not `all`, `layer < KEY`, `layer in KEY`, `(layer + 1) % KEY == 0` or `KEY[layer] == VALUE`",
+            ))
+        }
+    }
+
+    /// The key it names.
+    pub fn key(&self) -> Option<&str> {
+        match self {
+            Predicate::All => None,
+            Predicate::Below(key)
+            | Predicate::In(key)
+            | Predicate::Every(key)
+            | Predicate::Is(key, _) => Some(key),
+        }
+    }
+
+    /// Whether it holds for `layer`.
+    pub fn holds(&self, keys: &Keys, layer: u64) -> Result<bool, String> {
+        match self {
+            Predicate::All => Ok(true),
+            Predicate::Below(key) => Ok(layer < keys.integer(key)?),
+            Predicate::In(key) => Ok(keys.integers(key)?.contains(&layer)),
+            Predicate::Every(key) => match keys.integer(key)? {
+                0 => Err(format!("{key} is 0")),
+                step => Ok((layer + 1).is_multiple_of(step)),
+            },
+            Predicate::Is(key, value) => Ok(keys.element(key, layer)? == *value),
+        }
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Predicate {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Predicate, D::Error> {
+        let text = String::deserialize(d)?;
+        Predicate::parse(&text).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arch::keys::Keys;
+    use serde_json::json;
+
+    fn keys() -> Keys {
+        Keys::of(&[
+            ("heads", json!(32)),
+            ("head_dim", json!(128)),
+            ("hidden", json!(4096)),
+            ("dense", json!(2)),
+            ("list", json!([0, 3])),
+            ("kinds", json!(["conv", "full_attention"])),
+        ])
+    }
+
+    #[test]
+    fn sums_of_products_have_the_usual_precedence() {
+        for (text, value) in [
+            ("7", 7),
+            ("heads * head_dim", 4096),
+            ("hidden / heads", 128),
+            ("2 * heads + 3 * dense - 1", 69),
+            ("hidden / heads / dense", 64),
+        ] {
+            assert_eq!(
+                Expr::parse(text).unwrap().value(&keys()),
+                Ok(value),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_exact_is_refused() {
+        for text in [
+            "hidden / 3",
+            "1 - heads",
+            "hidden / nothing",
+            "1 / 0",
+            "list",
+        ] {
+            assert!(Expr::parse(text).unwrap().value(&keys()).is_err(), "{text}");
+        }
+        for text in [
+            "",
+            "(heads)",
+            "heads head_dim",
+            "2 ** 3",
+            "2 +",
+            "max(1, 2)",
+            "-1",
+        ] {
+            assert!(Expr::parse(text).is_err(), "{text}");
+        }
+        let huge = format!("{0} * {0}", u64::MAX);
+        assert!(Expr::parse(&huge).unwrap().value(&keys()).is_err());
+    }
+
+    #[test]
+    fn predicates_choose_layers() {
+        let chosen = |text: &str| -> Vec<u64> {
+            let predicate = Predicate::parse(text).unwrap();
+            (0..6)
+                .filter(|&layer| predicate.holds(&keys(), layer).unwrap_or(false))
+                .collect()
+        };
+        assert_eq!(chosen("all"), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(chosen("layer < dense"), [0, 1]);
+        assert_eq!(chosen("layer in list"), [0, 3]);
+        assert_eq!(chosen("(layer + 1) % dense == 0"), [1, 3, 5]);
+        assert_eq!(chosen("kinds[layer] == 'conv'"), [0]);
+        assert!(Predicate::parse("layer > dense").is_err());
+    }
+}

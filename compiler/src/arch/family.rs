@@ -1,0 +1,140 @@
+//! The families estream knows, and finding the one a checkpoint belongs to.
+
+use std::path::PathBuf;
+
+use estream_schemas::digest::Digest;
+use estream_schemas::manifest::{self, SourceFormat};
+use serde_json::Value;
+
+use super::Descriptor;
+use super::keys;
+use crate::ingest::Checkpoint;
+
+/// Bytes of a descriptor file.
+const MAX_DESCRIPTOR_BYTES: usize = 1 << 20;
+
+/// The built-in descriptors, by file name.
+const BUILT_IN: &[(&str, &str)] = &[("olmoe.toml", include_str!("../../arch/olmoe.toml"))];
+
+/// A descriptor that is not one, or a checkpoint that no descriptor is for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArchError {
+    /// The descriptor cannot be parsed.
+    #[error("descriptor {file}: {why}")]
+    Descriptor {
+        /// Which file.
+        file: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// The checkpoint names a family that no descriptor is for.
+    #[error(
+        "{}: no descriptor is for {found}; the known families are {known}: name a descriptor file for this one",
+        path.display()
+    )]
+    UnknownFamily {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What it says it is.
+        found: String,
+        /// The families there are.
+        known: String,
+    },
+}
+
+/// A descriptor together with its text.
+#[derive(Clone, Debug)]
+pub struct Family {
+    /// The descriptor.
+    pub descriptor: Descriptor,
+    text: String,
+}
+
+impl Family {
+    /// Parses the text of descriptor file `file`.
+    pub fn parse(file: &str, text: &str) -> Result<Family, ArchError> {
+        let error = |why: String| ArchError::Descriptor {
+            file: file.to_owned(),
+            why,
+        };
+        if text.len() > MAX_DESCRIPTOR_BYTES {
+            return Err(error(format!("more than {MAX_DESCRIPTOR_BYTES} bytes")));
+        }
+        let descriptor = toml::from_str(text).map_err(|e| error(e.to_string()))?;
+        Ok(Family {
+            descriptor,
+            text: text.to_owned(),
+        })
+    }
+
+    /// The families estream comes with.
+    pub fn built_in() -> Result<Vec<Family>, ArchError> {
+        let parse = |(file, text): &(&str, &str)| Family::parse(file, text);
+        BUILT_IN.iter().map(parse).collect()
+    }
+
+    /// The built-in family that `checkpoint` says it belongs to.
+    pub fn of(checkpoint: &Checkpoint) -> Result<Family, ArchError> {
+        let families = Family::built_in()?;
+        let known: Vec<&str> = families
+            .iter()
+            .map(|family| family.descriptor.family.as_str())
+            .collect();
+        let known = known.join(", ");
+        families
+            .into_iter()
+            .find(|family| family.recognises(checkpoint))
+            .ok_or_else(|| ArchError::UnknownFamily {
+                path: checkpoint.path.clone(),
+                found: stated_family(checkpoint),
+                known,
+            })
+    }
+
+    fn recognises(&self, checkpoint: &Checkpoint) -> bool {
+        let config = &checkpoint.config;
+        let matches = &self.descriptor.matches;
+        match checkpoint.format {
+            SourceFormat::Safetensors => config
+                .get("model_type")
+                .and_then(Value::as_str)
+                .is_some_and(|stated| matches.hf.iter().any(|name| name == stated)),
+            SourceFormat::Gguf => config.gguf_architecture().is_some_and(|stated| {
+                let required = matches.gguf_requires.as_ref();
+                matches.gguf.iter().any(|name| name == stated)
+                    && required.is_none_or(|key| {
+                        let value = config.get(&format!("{stated}.{key}"));
+                        value.and_then(Value::as_u64).is_some_and(|value| value > 0)
+                    })
+            }),
+        }
+    }
+
+    /// What `checkpoint` says that this family cannot honour (problems) or does not know (surprises).
+    pub fn audit(&self, checkpoint: &Checkpoint) -> (Vec<String>, Vec<String>) {
+        keys::audit(&self.descriptor, &checkpoint.config)
+    }
+
+    /// The descriptor as a manifest carries it.
+    pub fn record(&self) -> manifest::Descriptor {
+        manifest::Descriptor {
+            digest: Digest(*blake3::hash(self.text.as_bytes()).as_bytes()),
+            text: self.text.clone(),
+        }
+    }
+}
+
+fn stated_family(checkpoint: &Checkpoint) -> String {
+    let config = &checkpoint.config;
+    match checkpoint.format {
+        SourceFormat::Safetensors => match config.get("model_type") {
+            Some(name) => format!("model_type {name}"),
+            None => "a config.json without model_type".to_owned(),
+        },
+        SourceFormat::Gguf => match config.gguf_architecture() {
+            Some(name) => format!("GGUF architecture {name:?}"),
+            None => "a GGUF file without general.architecture".to_owned(),
+        },
+    }
+}
