@@ -192,6 +192,31 @@ impl ExpertLayer {
     }
 }
 
+/// One of the three matrices of an expert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Projection {
+    /// `[ff, hidden]`, before the activation.
+    Gate,
+    /// `[ff, hidden]`, the factor of the activation.
+    Up,
+    /// `[hidden, ff]`.
+    Down,
+}
+
+impl Projection {
+    /// All three, in the order they are stored.
+    pub const ALL: [Projection; 3] = [Projection::Gate, Projection::Up, Projection::Down];
+
+    /// Its region in the records of `layer`.
+    pub fn region(self, layer: &ExpertLayer) -> &Region {
+        match self {
+            Projection::Gate => &layer.gate,
+            Projection::Up => &layer.up,
+            Projection::Down => &layer.down,
+        }
+    }
+}
+
 /// One projection inside a record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
