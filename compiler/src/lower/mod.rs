@@ -8,7 +8,6 @@ mod resolve;
 mod tie;
 mod view;
 
-use std::fmt;
 use std::path::PathBuf;
 
 use estream_schemas::limits::{MAX_EXPERTS, MAX_LAYERS};
@@ -72,7 +71,7 @@ pub struct ExpertWeights {
 #[non_exhaustive]
 pub enum LowerError {
     /// Everything that is wrong.
-    #[error("{}: {} in the way of compiling it as {family}:{}", path.display(), Count(problems.len()), Lines(problems))]
+    #[error("{}: cannot be compiled as {family}: {}", path.display(), problem_list(problems))]
     Problems {
         /// The checkpoint.
         path: PathBuf,
@@ -86,23 +85,15 @@ pub enum LowerError {
     Ingest(#[from] IngestError),
 }
 
-struct Count(usize);
-
-impl fmt::Display for Count {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            1 => f.write_str("one thing is"),
-            count => write!(f, "{count} things are"),
-        }
-    }
-}
-
-struct Lines<'a>(&'a [String]);
-
-impl fmt::Display for Lines<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|line| write!(f, "\n  - {line}"))
-    }
+/// A count and one line each, for an error message.
+pub(crate) fn problem_list(problems: &[String]) -> String {
+    let things = match problems.len() {
+        1 => "one thing is wrong",
+        count => &format!("{count} things are wrong"),
+    };
+    problems
+        .iter()
+        .fold(things.to_owned(), |list, problem| list + "\n  - " + problem)
 }
 
 /// Lowers `checkpoint` as a member of `family`.
