@@ -9,6 +9,7 @@ mod config;
 mod error;
 pub mod gguf;
 pub mod safetensors;
+pub mod sniff;
 
 pub use checkpoint::{Carried, CarriedContent, Checkpoint, SourceTensor, WeightFile};
 pub use config::Config;
