@@ -108,15 +108,15 @@ fn weights(path: &Path, tensors: &[Tensor], args: &Args) -> anyhow::Result<()> {
         file.set_len((8 + header.len() + end) as u64)?;
         return Ok(());
     }
-    let mut piece = Vec::new();
+    let mut piece = vec![0; usize::try_from(PIECE_LEN)? * args.dtype.bytes()];
     for tensor in tensors {
         let key = random::key(args.seed, &tensor.name);
         let mut first = 0;
         while first < tensor.len {
             let len = PIECE_LEN.min(tensor.len - first);
-            piece.clear();
-            random::fill(key, first, len, tensor.fill, args.dtype, &mut piece);
-            file.write_all(&piece)?;
+            let piece = &mut piece[..usize::try_from(len)? * args.dtype.bytes()];
+            random::fill(key, first, tensor.fill, args.dtype, piece);
+            file.write_all(piece)?;
             first += len;
         }
     }
