@@ -349,12 +349,9 @@ fn skip_value<R: Read>(
 }
 
 fn skip_string<R: Read>(head: &mut Head<R>, what: &'static str) -> Result<Span, GgufFault> {
-    let length = head.skip(what, 8)?;
-    let count = head
-        .bytes(length)
-        .first_chunk()
-        .map_or(0, |bytes| u64::from_le_bytes(*bytes));
-    Ok(length.to(head.skip(what, count)?))
+    let start = head.skip(what, 0)?;
+    let count = head.u64(what)?;
+    Ok(start.to(head.skip(what, count)?))
 }
 
 fn skip_fixed<R: Read>(
