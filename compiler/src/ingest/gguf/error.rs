@@ -241,7 +241,7 @@ pub enum GgufFault {
     )]
     SplitCount(u64),
     /// Siblings are missing.
-    #[error("{} of {count} parts missing: {}; download them into the same directory", missing.len(), missing.join(", "))]
+    #[error("{} of {count} parts missing: {}; download them into the same directory", missing.len(), some_of(missing))]
     MissingParts {
         /// Parts of the set.
         count: u64,
@@ -255,5 +255,16 @@ fn version_advice(version: u32) -> &'static str {
         "version 1 was replaced in August 2023: convert the original checkpoint again"
     } else {
         "convert it again, or use a newer estream"
+    }
+}
+
+/// The first names of a list that may have hundreds.
+fn some_of(names: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let shown: Vec<&str> = names.iter().take(SHOWN).map(String::as_str).collect();
+    let shown = shown.join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
     }
 }

@@ -114,7 +114,7 @@ impl<R: Read> Head<R> {
     /// The header up to the cursor.
     pub(super) fn into_bytes(mut self) -> Vec<u8> {
         self.buffer.truncate(self.at);
-        self.buffer.shrink_to_fit();
+        give_back(&mut self.buffer);
         self.buffer
     }
 
@@ -164,5 +164,13 @@ impl<R: Read> Head<R> {
             self.reader.read_exact(&mut self.buffer[have..])?;
         }
         Ok(self.at..end)
+    }
+}
+
+/// Frees what a buffer no longer needs where it is at least half: shrinking may copy,
+/// and for less the copy would be the larger cost.
+pub(super) fn give_back(buffer: &mut Vec<u8>) {
+    if buffer.capacity() / 2 >= buffer.len() {
+        buffer.shrink_to_fit();
     }
 }

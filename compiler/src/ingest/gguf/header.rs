@@ -7,11 +7,11 @@ use std::path::Path;
 use estream_schemas::dtype::DType;
 
 use super::error::{GgufError, GgufFault};
-use super::head::{Head, Span};
+use super::head::{Head, Span, give_back};
 use super::value::{Value, ValueType};
 use super::{
-    ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, MAX_ALIGNMENT, MAX_HEADER_BYTES, MAX_NAME_BYTES,
-    MAX_PAIRS, MAX_TENSORS, MIN_ALIGNMENT, VERSION, extents, split,
+    ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, MAX_HEADER_BYTES, MAX_NAME_BYTES, MAX_PAIRS,
+    MAX_TENSORS, VERSION, extents, split,
 };
 use crate::ingest::sniff::{FileKind, SNIFF_BYTES, is_byte_swapped, sniff};
 
@@ -232,10 +232,11 @@ impl Gguf {
         self.header[4..8].copy_from_slice(&VERSION.to_le_bytes());
         self.header[8..16].copy_from_slice(&0u64.to_le_bytes());
         self.header[16..24].copy_from_slice(&count.to_le_bytes());
-        while !(self.header.len() as u64).is_multiple_of(self.alignment) {
-            self.header.push(0);
-        }
-        self.header.shrink_to_fit();
+        give_back(&mut self.header);
+        // The alignment is at most a MiB, so that this is a usize like the length.
+        let padded = (self.header.len() as u64).next_multiple_of(self.alignment) as usize;
+        self.header.reserve_exact(padded - self.header.len());
+        self.header.resize(padded, 0);
         self.header
     }
 
@@ -278,18 +279,12 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn alignment(value: &Value<'_>) -> Result<u64, GgufFault> {
-    match *value {
-        Value::U32(alignment)
-            if alignment.is_power_of_two()
-                && (MIN_ALIGNMENT..=MAX_ALIGNMENT).contains(&alignment.into()) =>
-        {
-            Ok(alignment.into())
-        }
-        other => Err(GgufFault::Alignment(match other.as_u64() {
-            Some(number) => format!("{number} ({:?})", other.value_type()),
-            None => format!("a value of type {:?}", other.value_type()),
-        })),
-    }
+    super::alignment_of(value).ok_or_else(|| {
+        GgufFault::Alignment(match value.as_u64() {
+            Some(number) => format!("{number} ({:?})", value.value_type()),
+            None => format!("a value of type {:?}", value.value_type()),
+        })
+    })
 }
 
 fn checked_count(what: &'static str, count: u64, max: u64) -> Result<u64, GgufFault> {
@@ -354,12 +349,9 @@ fn skip_value<R: Read>(
 }
 
 fn skip_string<R: Read>(head: &mut Head<R>, what: &'static str) -> Result<Span, GgufFault> {
-    let length = head.skip(what, 8)?;
-    let count = head
-        .bytes(length)
-        .first_chunk()
-        .map_or(0, |bytes| u64::from_le_bytes(*bytes));
-    Ok(length.to(head.skip(what, count)?))
+    let start = head.skip(what, 0)?;
+    let count = head.u64(what)?;
+    Ok(start.to(head.skip(what, count)?))
 }
 
 fn skip_fixed<R: Read>(

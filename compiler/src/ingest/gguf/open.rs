@@ -19,8 +19,8 @@ const METADATA_NAME: &str = "source-metadata.gguf";
 const MAX_CONFIG_ARRAY: u64 = estream_schemas::limits::MAX_LAYERS;
 /// Bytes of a string that is configuration and not a document.
 const MAX_CONFIG_STRING_BYTES: usize = 4 << 10;
-/// Elements of all arrays of a configuration.
-const MAX_CONFIG_ELEMENTS: u64 = 1 << 16;
+/// Bytes in memory of all strings and arrays of a configuration.
+const MAX_CONFIG_BYTES: usize = 4 << 20;
 
 /// Opens the GGUF file at `path`, or the split set it is a part of.
 ///
@@ -106,7 +106,6 @@ impl Set {
         }
         let index = self.files.len();
         self.files.push(file);
-        self.tensors.reserve_exact(gguf.tensors().len());
         self.tensors
             .extend(gguf.tensors().map(|tensor| SourceTensor {
                 name: tensor.name.to_owned(),
@@ -176,39 +175,67 @@ impl Set {
 /// The pairs that are configuration, as JSON.
 fn config_values(gguf: &Gguf, notices: &mut Vec<String>) -> Map<String, Json> {
     let mut values = Map::new();
-    let mut elements_left = MAX_CONFIG_ELEMENTS;
+    let mut bytes_left = MAX_CONFIG_BYTES;
+    let mut inexpressible = Vec::new();
+    let mut beyond = Vec::new();
     for (key, value) in gguf.pairs() {
-        let json = match value {
-            Value::Array(array) => {
-                if key.starts_with("tokenizer.") || array.count() > MAX_CONFIG_ARRAY {
-                    continue;
-                }
-                let Some(left) = elements_left.checked_sub(array.count()) else {
-                    notices.push(format!(
-                        "{key:?} is left out of the configuration: its arrays have more than {MAX_CONFIG_ELEMENTS} elements"
-                    ));
-                    continue;
-                };
-                elements_left = left;
-                array
-                    .iter()
-                    .map(|element| scalar(&element))
-                    .collect::<Option<Vec<Json>>>()
-                    .map(Json::Array)
+        let cost = match value {
+            Value::Array(array)
+                if key.starts_with("tokenizer.") || array.count() > MAX_CONFIG_ARRAY =>
+            {
+                continue;
             }
             Value::String(bytes) if bytes.len() > MAX_CONFIG_STRING_BYTES => continue,
-            other => scalar(&other),
+            Value::Array(array) => array
+                .iter()
+                .map(|element| size_of::<Json>() + text_bytes(&element))
+                .sum(),
+            scalar => text_bytes(&scalar),
         };
-        match json {
+        let Some(left) = bytes_left.checked_sub(cost) else {
+            beyond.push(key);
+            continue;
+        };
+        match json(&value) {
             Some(json) => {
+                bytes_left = left;
                 values.insert(key.to_owned(), json);
             }
-            None => notices.push(format!(
-                "{key:?} is left out of the configuration: it holds a number that is not finite or text that is not UTF-8"
-            )),
+            None => inexpressible.push(key),
+        }
+    }
+    let reasons = [
+        (
+            inexpressible,
+            "a number that is not finite, or text that is not UTF-8",
+        ),
+        (beyond, "more text and arrays than a configuration has"),
+    ];
+    for (keys, reason) in reasons {
+        // One notice a reason: a hostile file has many keys.
+        if let Some(first) = keys.first() {
+            let count = keys.len();
+            notices.push(format!(
+                "{count} pairs, the first of them {first:?}, are left out of the configuration: {reason}"
+            ));
         }
     }
     values
+}
+
+fn text_bytes(value: &Value<'_>) -> usize {
+    match value {
+        Value::String(bytes) => bytes.len(),
+        _ => 0,
+    }
+}
+
+/// A scalar or an array of scalars as JSON.
+fn json(value: &Value<'_>) -> Option<Json> {
+    match value {
+        Value::Array(array) => array.iter().map(|element| scalar(&element)).collect(),
+        other => scalar(other),
+    }
 }
 
 /// A scalar as JSON, exactly; `None` if JSON has no such value.

@@ -7,9 +7,7 @@ use estream_schemas::dtype::DType;
 
 use super::header::Gguf;
 use super::value::{Value, ValueType};
-use super::{
-    ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, MAX_ALIGNMENT, MAX_NAME_BYTES, MIN_ALIGNMENT, VERSION,
-};
+use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, MAX_NAME_BYTES, VERSION};
 
 /// What cannot be written as GGUF. All but [`WriteFault::Io`] are mistakes of the caller.
 #[derive(Debug, thiserror::Error)]
@@ -113,20 +111,10 @@ impl GgufBuilder {
     /// Adds a pair. `general.alignment` also changes the alignment of this file.
     pub fn pair(&mut self, key: &str, value: Value<'_>) -> Result<(), WriteFault> {
         if key == ALIGNMENT_KEY {
-            self.alignment = match value {
-                Value::U32(v)
-                    if v.is_power_of_two()
-                        && (MIN_ALIGNMENT..=MAX_ALIGNMENT).contains(&v.into()) =>
-                {
-                    v.into()
-                }
-                _ => {
-                    return Err(WriteFault::Value {
-                        key: key.to_owned(),
-                        problem: "what is not an alignment",
-                    });
-                }
-            };
+            self.alignment = super::alignment_of(&value).ok_or_else(|| WriteFault::Value {
+                key: key.to_owned(),
+                problem: "what is not an alignment",
+            })?;
         }
         self.start_pair(key, value.value_type())?;
         value.encode(&mut self.pairs);
