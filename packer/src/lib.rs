@@ -14,13 +14,16 @@
 //! order of a directory or the path it writes to.
 #![forbid(unsafe_code)]
 
+mod compiled;
 mod error;
 mod payload;
+pub mod report;
 mod spec;
 mod target;
 mod writer;
 
+pub use compiled::spec;
 pub use error::{OutputError, PackError, PlanError};
 pub use payload::{Payload, Sink, Stopped};
 pub use spec::{BundleSpec, LayerSpec, LicenseSpec, SourceSpec, TensorSpec, plan};
-pub use writer::{WriteOptions, Written, write};
+pub use writer::{WriteOptions, Written, rehearse, write};

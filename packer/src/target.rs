@@ -66,10 +66,15 @@ impl Target {
     }
 
     /// Makes the directories above the target, where there are none.
-    pub(crate) fn make_parent(&self) -> Result<&Path, OutputError> {
+    pub(crate) fn make_parent(&self) -> Result<(), OutputError> {
         fs::create_dir_all(&self.parent)
-            .map_err(OutputError::io(&self.parent, "create the directory"))?;
-        Ok(&self.parent)
+            .map_err(OutputError::io(&self.parent, "create the directory"))
+    }
+
+    /// The nearest directory above the target that exists: the file system it will be on.
+    pub(crate) fn existing_parent(&self) -> &Path {
+        let above = self.parent.ancestors().find(|path| path.is_dir());
+        above.unwrap_or(Path::new("."))
     }
 
     /// A new directory beside the target, so that a rename suffices to publish it.

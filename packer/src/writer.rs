@@ -1,6 +1,7 @@
 //! Writing a bundle: complete and at its place, or not at all.
 
 use std::fmt;
+use std::convert::Infallible;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Read, Write};
 use std::ops::ControlFlow;
@@ -57,14 +58,12 @@ pub fn write<P: Payload>(
     options: &WriteOptions,
     progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<Written, PackError<P::Error>> {
-    let mut manifest = plan(spec)?;
-    sizes_of_carried(spec, &mut manifest)?;
-    // What readers refuse is refused here before hours of work; digests change no size.
-    let draft = manifest_text(&manifest)?;
-    let total = total_bytes(&manifest).saturating_add(draft.len() as u64);
-
-    let target = Target::claim(out, &options.inputs, options.force)?;
-    require_space(target.make_parent()?, total)?;
+    let Prepared {
+        mut manifest,
+        total,
+        target,
+    } = prepare(spec, out, options)?;
+    target.make_parent()?;
     let staging = target.stage()?;
     let mut progress = Progress {
         done: 0,
@@ -88,6 +87,41 @@ pub fn write<P: Payload>(
         identity,
         bytes: total,
         leftover,
+    })
+}
+
+/// Everything [`write()`] checks before it asks for the first weight: what it would write
+/// fits together, may go to `out`, and fits there. Changes nothing.
+pub fn rehearse(
+    spec: &BundleSpec,
+    out: &Path,
+    options: &WriteOptions,
+) -> Result<Manifest, PackError<Infallible>> {
+    Ok(prepare(spec, out, options)?.manifest)
+}
+
+struct Prepared {
+    manifest: Manifest,
+    total: u64,
+    target: Target,
+}
+
+fn prepare<E: std::error::Error>(
+    spec: &BundleSpec,
+    out: &Path,
+    options: &WriteOptions,
+) -> Result<Prepared, PackError<E>> {
+    let mut manifest = plan(spec)?;
+    sizes_of_carried(spec, &mut manifest)?;
+    // What readers refuse is refused here before hours of work; digests change no size.
+    let draft = manifest_text(&manifest)?;
+    let total = total_bytes(&manifest).saturating_add(draft.len() as u64);
+    let target = Target::claim(out, &options.inputs, options.force)?;
+    require_space(target.existing_parent(), total)?;
+    Ok(Prepared {
+        manifest,
+        total,
+        target,
     })
 }
 

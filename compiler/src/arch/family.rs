@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use estream_schemas::digest::Digest;
-use estream_schemas::manifest::{self, SourceFormat};
+use estream_schemas::manifest::SourceFormat;
 use serde_json::Value;
 
 use super::Descriptor;
@@ -116,12 +115,9 @@ impl Family {
         keys::audit(&self.descriptor, &checkpoint.config)
     }
 
-    /// The descriptor as a manifest carries it.
-    pub fn record(&self) -> manifest::Descriptor {
-        manifest::Descriptor {
-            digest: Digest(*blake3::hash(self.text.as_bytes()).as_bytes()),
-            text: self.text.clone(),
-        }
+    /// The TOML file itself.
+    pub fn text(&self) -> &str {
+        &self.text
     }
 }
 

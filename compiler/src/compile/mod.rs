@@ -1,15 +1,15 @@
 //! A lowered model with a type and layout for each weight: what a packer packs.
 //!
 //! [`Compiled::plan`] decides everything and reads no weight, so that a size is known
-//! and every refusal is made before any work. [`Compiled::resident`] and
-//! [`Compiled::region`] then make the bytes of one weight at a time, strip by strip.
+//! and every refusal is made before any work. [`Compiled::write_resident`]
+//! and [`Compiled::write_region`] then make the bytes of one weight at a time, strip by strip.
 
 mod error;
 mod payload;
 mod plan;
 
 use estream_schemas::layout::{Layout, NibbleOrder};
-use estream_schemas::manifest::{Descriptor, LedgerEntry, Model, Projection, RecipeUsed};
+use estream_schemas::manifest::{LedgerEntry, Model, Projection, RecipeUsed};
 use estream_schemas::program::Program;
 
 use crate::ingest::{Checkpoint, Notice};
@@ -66,8 +66,8 @@ pub struct Compiled<'a> {
     pub experts: Vec<Experts>,
     /// The recipe that was used.
     pub recipe: RecipeUsed,
-    /// The family's descriptor.
-    pub descriptor: Descriptor,
+    /// The text of the family's descriptor.
+    pub descriptor: String,
     /// What became of every source tensor.
     pub ledger: Vec<LedgerEntry>,
     /// What the user should know and need not act on.

@@ -20,7 +20,7 @@ pub type Sink<'a> = dyn FnMut(&[u8]) -> io::Result<()> + 'a;
 
 impl Compiled<'_> {
     /// Pushes the bytes of resident weight `index` into `sink`.
-    pub fn resident(&self, index: usize, sink: &mut Sink<'_>) -> Result<(), CompileError> {
+    pub fn write_resident(&self, index: usize, sink: &mut Sink<'_>) -> Result<(), CompileError> {
         let weight = &self.resident[index];
         let whole = 0..weight.view.cols;
         self.matrix(
@@ -34,10 +34,10 @@ impl Compiled<'_> {
 
     /// Pushes the bytes of one projection of shard `shard` of expert `expert` of the
     /// `layer`-th layer that has experts.
-    pub fn region(
+    pub fn write_region(
         &self,
         layer: usize,
-        expert: usize,
+        expert: u64,
         shard: u64,
         projection: Projection,
         sink: &mut Sink<'_>,
@@ -49,7 +49,7 @@ impl Compiled<'_> {
             Projection::Gate | Projection::Up => (slice, 0..cols),
             Projection::Down => (0..rows, slice),
         };
-        let view = &experts.views[projection as usize][expert];
+        let view = &experts.views[projection as usize][size(expert)];
         self.matrix(view, rows, cols, layout, sink)
     }
 

@@ -68,7 +68,7 @@ impl<'a> Compiled<'a> {
                 requantize: options.requantize,
                 pad_k: options.pad_k,
             },
-            descriptor: family.record(),
+            descriptor: family.text().to_owned(),
             ledger: lowered.ledger,
             notices: lowered.notices,
         })
