@@ -36,10 +36,13 @@ pub fn part_file(index: usize) -> String {
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// Always [`FORMAT`].
+    #[cfg_attr(feature = "schema", schemars(extend("const" = FORMAT)))]
     pub format: String,
     /// Version of the format.
+    #[cfg_attr(feature = "schema", schemars(extend("const" = VERSION)))]
     pub version: u64,
     /// Version of the layouts the kernels must read.
+    #[cfg_attr(feature = "schema", schemars(extend("const" = KERNEL_ABI)))]
     pub kernel_abi: u64,
     /// What kind of model this is, for people.
     pub model: Model,

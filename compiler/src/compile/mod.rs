@@ -12,7 +12,7 @@ use estream_schemas::layout::{Layout, NibbleOrder};
 use estream_schemas::manifest::{Descriptor, LedgerEntry, Model, Projection, RecipeUsed};
 use estream_schemas::program::Program;
 
-use crate::ingest::Checkpoint;
+use crate::ingest::{Checkpoint, Notice};
 use crate::lower::View;
 pub use error::CompileError;
 pub use payload::Sink;
@@ -71,7 +71,7 @@ pub struct Compiled<'a> {
     /// What became of every source tensor.
     pub ledger: Vec<LedgerEntry>,
     /// What the user should know and need not act on.
-    pub notices: Vec<String>,
+    pub notices: Vec<Notice>,
 }
 
 /// A weight that is always in memory.

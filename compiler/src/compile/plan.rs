@@ -46,11 +46,15 @@ impl<'a> Compiled<'a> {
                 recipe: recipe.name,
             });
         }
-        if options.strict && !lowered.notices.is_empty() {
-            return Err(CompileError::Strict {
-                path,
-                notices: lowered.notices,
-            });
+        if options.strict {
+            let surprises = lowered
+                .notices
+                .iter()
+                .filter(|notice| notice.is_surprising());
+            let notices: Vec<String> = surprises.map(ToString::to_string).collect();
+            if !notices.is_empty() {
+                return Err(CompileError::Strict { path, notices });
+            }
         }
         Ok(Compiled {
             checkpoint,

@@ -15,7 +15,7 @@ use estream_schemas::manifest::{LedgerEntry, Model};
 use estream_schemas::program::Program;
 
 use crate::arch::{Descriptor, ExprError, Family, Keys, Per, TensorRole};
-use crate::ingest::{Checkpoint, IngestError};
+use crate::ingest::{Checkpoint, IngestError, Notice};
 use resolve::Resolver;
 pub use view::View;
 
@@ -33,7 +33,7 @@ pub struct Lowered {
     /// What became of every source tensor.
     pub ledger: Vec<LedgerEntry>,
     /// What the user should know and need not act on, unless strict.
-    pub notices: Vec<String>,
+    pub notices: Vec<Notice>,
 }
 
 /// A weight that is always in memory.
@@ -123,12 +123,12 @@ pub fn lower(checkpoint: &Checkpoint, family: &Family) -> Result<Lowered, LowerE
             return Err(refuse(problems));
         }
     };
-    let mut notices: Vec<String> = checkpoint.notices.iter().map(ToString::to_string).collect();
+    let mut notices = checkpoint.notices.clone();
     notices.extend(surprises.iter().map(|key| {
-        format!(
+        Notice::Surprise(format!(
             "config key {key:?} is unknown to the {} descriptor and was not used",
             descriptor.family
-        )
+        ))
     }));
 
     let mut resolver = Resolver::new(checkpoint, descriptor, &keys);

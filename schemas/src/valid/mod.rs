@@ -109,6 +109,11 @@ impl Bundle {
         &self.manifest
     }
 
+    /// What was checked, to be changed and checked again.
+    pub fn into_manifest(self) -> Manifest {
+        self.manifest
+    }
+
     /// The resident tensor called `name`.
     pub fn resident(&self, name: &str) -> Option<&ResidentTensor> {
         let tensors = &self.manifest.resident.tensors;

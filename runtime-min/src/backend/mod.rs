@@ -1,0 +1,3 @@
+//! What multiplies: one module a backend.
+
+pub mod cpu;
