@@ -16,7 +16,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use estream_compiler::ingest::safetensors::{MAX_HEADER_BYTES, MAX_INDEX_BYTES, MAX_TENSORS};
+use estream_compiler::ingest::safetensors::{
+    MAX_HEADER_BYTES, MAX_INDEX_BYTES, MAX_TENSORS, MAX_TEXT_BYTES,
+};
 use estream_compiler::ingest::{Checkpoint, IngestError, MAX_CONFIG_BYTES};
 use tempfile::TempDir;
 
@@ -200,74 +202,126 @@ fn trees_of_values_stay_within_the_bound() {
     }
 }
 
-/// The most tensors, with names as long as header and index have room for.
-fn most_tensors() -> (Vec<String>, String) {
-    let names: Vec<String> = (0..MAX_TENSORS).map(|i| format!("{i:037}")).collect();
-    let entries: Vec<String> = names
-        .iter()
-        .enumerate()
-        .map(|(at, name)| {
-            let end = at + 1;
-            format!(r#""{name}":{{"dtype":"U8","shape":[],"data_offsets":[{at},{end}]}}"#)
-        })
-        .collect();
-    (names, entries.join(","))
+/// As many tensors as a checkpoint may have, under names as long as it may have so
+/// many of, in two shards; an index; and both shards' entries.
+struct Most {
+    index: String,
+    shards: [String; 2],
+}
+
+const SHARDS: [&str; 2] = ["a.safetensors", "b.safetensors"];
+const INDEX: &str = "model.safetensors.index.json";
+
+impl Most {
+    fn new() -> Most {
+        const NAME_BYTES: usize = MAX_TEXT_BYTES / MAX_TENSORS;
+        let name = |number: usize| format!("{number:0width$}", width = NAME_BYTES);
+        let half = MAX_TENSORS / 2;
+        let shards = [0, half].map(|first| {
+            let entries: Vec<String> = (0..half)
+                .map(|at| {
+                    let (name, end) = (name(first + at), at + 1);
+                    format!(r#""{name}":{{"dtype":"U8","shape":[],"data_offsets":[{at},{end}]}}"#)
+                })
+                .collect();
+            entries.join(",")
+        });
+        let places: Vec<String> = (0..MAX_TENSORS)
+            .map(|number| format!(r#""{}":"{}""#, name(number), SHARDS[number / half]))
+            .collect();
+        Most {
+            index: format!(r#"{{"weight_map":{{{}}}}}"#, places.join(",")),
+            shards,
+        }
+    }
+
+    /// Writes all of it, with `end` after the last entry of the last shard.
+    fn write(&self, end: &str) -> TempDir {
+        let data = vec![1; MAX_TENSORS / 2];
+        let [first, last] = &self.shards;
+        directory(&[
+            (INDEX, self.index.as_bytes()),
+            (SHARDS[0], &write::file(&format!("{{{first}}}"), &data)),
+            (SHARDS[1], &write::file(&format!("{{{last}{end}}}"), &data)),
+        ])
+    }
 }
 
 #[test]
 fn the_most_tensors_that_a_checkpoint_may_have_stay_within_the_bound() {
     let _alone = alone();
-    let (names, entries) = most_tensors();
-    let places: Vec<String> = names
-        .iter()
-        .map(|name| format!(r#""{name}":"a.safetensors""#))
-        .collect();
-    let index = format!(r#"{{"weight_map":{{{}}}}}"#, places.join(","));
-    let good = write::file(&format!("{{{entries}}}"), &vec![1; MAX_TENSORS]);
-    let name = "model.safetensors.index.json";
-    let dir = directory(&[("a.safetensors", &good), (name, index.as_bytes())]);
+    let most = Most::new();
+    let dir = most.write("");
     let (peak, result) = peak_of(|| Checkpoint::open(dir.path()));
     let checkpoint = result.expect("opens");
     assert_eq!(checkpoint.tensors.len(), MAX_TENSORS);
-    assert!((32 * MIB..BOUND_BYTES).contains(&peak), "{peak}");
-    drop(checkpoint);
+    assert!((48 * MIB..BOUND_BYTES).contains(&peak), "{peak}");
+}
 
-    // The fault comes last, after all of that has been read.
-    let one_more = r#""x":{"dtype":"U8","shape":[],"data_offsets":[0,1]}"#;
-    for end in [r#""0":{"dtype":"U8"}"#, one_more, ""] {
-        let bad = write::file(&format!("{{{entries},{end}}}"), &vec![1; MAX_TENSORS]);
-        fs::write(dir.path().join("a.safetensors"), bad).expect("writes");
-        refused_within_bound(end, dir.path());
+#[test]
+fn a_fault_after_the_most_tensors_stays_within_the_bound() {
+    let _alone = alone();
+    let most = Most::new();
+    let one_more = r#","x":{"dtype":"U8","shape":[],"data_offsets":[0,1]}"#;
+    let long_string = format!(r#","x":{{"dtype":"{}"}}"#, "x".repeat(MIB - 2));
+    for end in [r#","x":{}"#, one_more, &long_string, ","] {
+        let dir = most.write(end);
+        refused_within_bound(end.get(..40).unwrap_or(end), dir.path());
     }
-    // None of the tensors is listed.
-    let index = r#"{"weight_map":{"x":"a.safetensors"}}"#;
-    fs::write(dir.path().join("a.safetensors"), &good).expect("writes");
-    fs::write(dir.path().join(name), index).expect("writes");
+}
+
+#[test]
+fn many_tensors_that_the_index_does_not_list_or_lists_elsewhere_stay_within_the_bound() {
+    let _alone = alone();
+    let most = Most::new();
+    let dir = most.write("");
+    // No listed tensor is there.
+    let index = format!(
+        r#"{{"weight_map":{{"x":"{}","y":"{}"}}}}"#,
+        SHARDS[0], SHARDS[1]
+    );
+    fs::write(dir.path().join(INDEX), index).expect("writes");
     refused_within_bound("unlisted tensors", dir.path());
+    // Every tensor is in the other shard.
+    let swapped = most
+        .index
+        .replace(SHARDS[0], "")
+        .replace(SHARDS[1], SHARDS[0]);
+    let swapped = swapped.replace(":\"\"", &format!(":\"{}\"", SHARDS[1]));
+    fs::write(dir.path().join(INDEX), swapped).expect("writes");
+    let error = refused_within_bound("swapped shards", dir.path());
+    assert!(
+        error.to_string().contains("lists 262144 tensors"),
+        "{error}"
+    );
+}
+
+#[test]
+fn many_tensors_in_two_files_stay_within_the_bound() {
+    let _alone = alone();
+    let most = Most::new();
+    let dir = most.write("");
+    fs::copy(dir.path().join(SHARDS[0]), dir.path().join(SHARDS[1])).expect("copies");
+    let error = refused_within_bound("equal shards", dir.path());
+    assert!(
+        error.to_string().contains("lists 131072 tensors"),
+        "{error}"
+    );
 }
 
 #[test]
 fn many_shards_share_one_limit() {
     let _alone = alone();
-    // Each header is within its own limit; together they hold four times too much.
-    let (_, entries) = most_tensors();
-    let bytes = write::file(&format!("{{{entries}}}"), &vec![1; MAX_TENSORS]);
-    let shards = [
-        "a.safetensors",
-        "b.safetensors",
-        "c.safetensors",
-        "d.safetensors",
-    ];
-    let places: Vec<String> = shards
-        .iter()
-        .map(|name| format!(r#""{name}":"{name}""#))
-        .collect();
+    // Each header is within its own limit; together they hold too much.
+    let most = Most::new();
+    let dir = most.write("");
+    let third = dir.path().join("c.safetensors");
+    fs::copy(dir.path().join(SHARDS[0]), third).expect("copies");
+    let places =
+        [SHARDS[0], SHARDS[1], "c.safetensors"].map(|name| format!(r#""{name}":"{name}""#));
     let index = format!(r#"{{"weight_map":{{{}}}}}"#, places.join(","));
-    let dir = directory(&[("model.safetensors.index.json", index.as_bytes())]);
-    for name in shards {
-        fs::write(dir.path().join(name), &bytes).expect("writes");
-    }
-    let error = refused_within_bound("four shards", dir.path());
+    fs::write(dir.path().join(INDEX), index).expect("writes");
+    let error = refused_within_bound("three shards", dir.path());
     assert!(error.to_string().contains("262144 tensors"), "{error}");
 }
 

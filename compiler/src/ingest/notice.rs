@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::error::{Names, Rest};
+use super::error::FirstOf;
 
 /// An oddity of a checkpoint that is no error by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,14 +18,15 @@ pub enum Notice {
         /// The names of the first of them.
         tensors: Vec<String>,
     },
-    /// Two weight files hold the same tensor with equal bytes; one is used.
+    /// A weight file holds tensors that others hold with equal bytes. They are
+    /// read from the others.
     Repeated {
-        /// The tensor.
-        tensor: String,
-        /// Where it is read from.
-        used: String,
-        /// The other file.
-        unused: String,
+        /// The weight file.
+        file: String,
+        /// How many tensors.
+        count: usize,
+        /// The names of the first of them.
+        tensors: Vec<String>,
     },
     /// A weight file lies beside the checkpoint and is no part of it.
     Unused {
@@ -73,28 +74,23 @@ impl fmt::Display for Notice {
                 count,
                 tensors,
             } => {
-                let shown = Names(tensors);
+                let names = FirstOf::names(tensors, *count);
                 write!(
                     f,
-                    "{file:?} holds {count} tensors that the index does not list: {shown}"
-                )?;
-                let listed = tensors.len();
-                fmt::Display::fmt(
-                    &Rest {
-                        count: *count,
-                        listed,
-                    },
-                    f,
+                    "{file:?} holds {count} tensors that the index does not list: {names}"
                 )
             }
             Notice::Repeated {
-                tensor,
-                used,
-                unused,
-            } => write!(
-                f,
-                "tensor {tensor:?} is in {used:?} and, with the same bytes, in {unused:?}"
-            ),
+                file,
+                count,
+                tensors,
+            } => {
+                let names = FirstOf::names(tensors, *count);
+                write!(
+                    f,
+                    "{file:?} holds {count} tensors that are read from other files with the same bytes: {names}"
+                )
+            }
             Notice::Unused { file } => {
                 write!(f, "{file:?} is no part of the checkpoint and is not read")
             }

@@ -145,9 +145,9 @@ fn c42_one_tensor_in_two_files_with_equal_bytes_is_a_notice() {
         let used = &checkpoint.files[checkpoint.tensors[0].file].name;
         assert_eq!(used, listed);
         assert!(checkpoint.notices.contains(&Notice::Repeated {
-            tensor: "t".to_owned(),
-            used: listed.to_owned(),
-            unused: other.to_owned(),
+            file: other.to_owned(),
+            count: 1,
+            tensors: vec!["t".to_owned()],
         }));
     }
 }
