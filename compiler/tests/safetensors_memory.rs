@@ -14,7 +14,7 @@ use std::hint::black_box;
 use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use estream_compiler::ingest::safetensors::{
     MAX_HEADER_BYTES, MAX_INDEX_BYTES, MAX_TENSORS, MAX_TEXT_BYTES,
@@ -213,6 +213,11 @@ const SHARDS: [&str; 2] = ["a.safetensors", "b.safetensors"];
 const INDEX: &str = "model.safetensors.index.json";
 
 impl Most {
+    fn get() -> &'static Most {
+        static MOST: LazyLock<Most> = LazyLock::new(Most::new);
+        &MOST
+    }
+
     fn new() -> Most {
         const NAME_BYTES: usize = MAX_TEXT_BYTES / MAX_TENSORS;
         let name = |number: usize| format!("{number:0width$}", width = NAME_BYTES);
@@ -250,7 +255,7 @@ impl Most {
 #[test]
 fn the_most_tensors_that_a_checkpoint_may_have_stay_within_the_bound() {
     let _alone = alone();
-    let most = Most::new();
+    let most = Most::get();
     let dir = most.write("");
     let (peak, result) = peak_of(|| Checkpoint::open(dir.path()));
     let checkpoint = result.expect("opens");
@@ -261,7 +266,7 @@ fn the_most_tensors_that_a_checkpoint_may_have_stay_within_the_bound() {
 #[test]
 fn a_fault_after_the_most_tensors_stays_within_the_bound() {
     let _alone = alone();
-    let most = Most::new();
+    let most = Most::get();
     let one_more = r#","x":{"dtype":"U8","shape":[],"data_offsets":[0,1]}"#;
     let long_string = format!(r#","x":{{"dtype":"{}"}}"#, "x".repeat(MIB - 2));
     for end in [r#","x":{}"#, one_more, &long_string, ","] {
@@ -273,7 +278,7 @@ fn a_fault_after_the_most_tensors_stays_within_the_bound() {
 #[test]
 fn many_tensors_that_the_index_does_not_list_or_lists_elsewhere_stay_within_the_bound() {
     let _alone = alone();
-    let most = Most::new();
+    let most = Most::get();
     let dir = most.write("");
     // No listed tensor is there.
     let index = format!(
@@ -299,7 +304,7 @@ fn many_tensors_that_the_index_does_not_list_or_lists_elsewhere_stay_within_the_
 #[test]
 fn many_tensors_in_two_files_stay_within_the_bound() {
     let _alone = alone();
-    let most = Most::new();
+    let most = Most::get();
     let dir = most.write("");
     fs::copy(dir.path().join(SHARDS[0]), dir.path().join(SHARDS[1])).expect("copies");
     let error = refused_within_bound("equal shards", dir.path());
@@ -313,7 +318,7 @@ fn many_tensors_in_two_files_stay_within_the_bound() {
 fn many_shards_share_one_limit() {
     let _alone = alone();
     // Each header is within its own limit; together they hold too much.
-    let most = Most::new();
+    let most = Most::get();
     let dir = most.write("");
     let third = dir.path().join("c.safetensors");
     fs::copy(dir.path().join(SHARDS[0]), third).expect("copies");

@@ -50,13 +50,10 @@ pub enum Notice {
 }
 
 impl Notice {
-    /// Whether this is a contradiction within the weights, which a strict build
-    /// refuses.
-    pub fn is_contradiction(&self) -> bool {
-        matches!(
-            self,
-            Notice::Unlisted { .. } | Notice::Repeated { .. } | Notice::Unused { .. }
-        )
+    /// Whether a strict build refuses this: weights that the source itself does
+    /// not account for.
+    pub fn is_refused_when_strict(&self) -> bool {
+        matches!(self, Notice::Unlisted { .. })
     }
 }
 
@@ -73,23 +70,18 @@ impl fmt::Display for Notice {
                 file,
                 count,
                 tensors,
-            } => {
-                let names = FirstOf::names(tensors, *count);
-                write!(
-                    f,
-                    "{file:?} holds {count} tensors that the index does not list: {names}"
-                )
             }
-            Notice::Repeated {
+            | Notice::Repeated {
                 file,
                 count,
                 tensors,
             } => {
+                let what = match self {
+                    Notice::Unlisted { .. } => "that the index does not list",
+                    _ => "that are read from other files, with the same bytes",
+                };
                 let names = FirstOf::names(tensors, *count);
-                write!(
-                    f,
-                    "{file:?} holds {count} tensors that are read from other files with the same bytes: {names}"
-                )
+                write!(f, "{file:?} holds {count} tensors {what}: {names}")
             }
             Notice::Unused { file } => {
                 write!(f, "{file:?} is no part of the checkpoint and is not read")

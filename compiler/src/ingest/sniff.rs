@@ -61,7 +61,7 @@ impl FileKind {
             FileKind::Zstd => "a zstd archive",
             FileKind::Html => "a web page, most likely an error page saved under this name",
             FileKind::Json => "a JSON document",
-            FileKind::Unknown => "no file format known here",
+            FileKind::Unknown => "a file of unknown format",
         }
     }
 

@@ -13,6 +13,10 @@ fn with_config(config: impl AsRef<[u8]>) -> Dir {
         .with("config.json", config)
 }
 
+fn with_index(index: &str) -> Dir {
+    with_config("{}").with("model.safetensors.index.json", index)
+}
+
 #[test]
 fn values_keep_their_kind_and_dots_enter_objects() {
     let checkpoint =
@@ -51,10 +55,7 @@ fn c87_an_index_is_as_strict() {
         r#"{"metadata":{"k":1,"k":1},"weight_map":{"a":"model.safetensors"}}"#,
         r#"{"weight_map":{"a":"model.safetensors"},"weight_map":{"b":"model.safetensors"}}"#,
     ] {
-        let dir = Dir::new()
-            .shard(FILE, &[("a", 1)])
-            .with("model.safetensors.index.json", index);
-        let error = dir.refused(Exit::Invalid);
+        let error = with_index(index).refused(Exit::Invalid);
         assert!(
             matches!(error, IngestError::DuplicateKey { .. }),
             "{index}: {error}"
@@ -71,10 +72,7 @@ fn an_index_without_tensors_is_refused() {
         r#"{"weight_map":{"a":1}}"#,
         "[]",
     ] {
-        let dir = Dir::new()
-            .shard(FILE, &[("a", 1)])
-            .with("model.safetensors.index.json", index);
-        let error = dir.refused(Exit::Invalid);
+        let error = with_index(index).refused(Exit::Invalid);
         assert!(
             matches!(error, IngestError::Json { .. }),
             "{index}: {error}"

@@ -128,7 +128,7 @@ fn c40_a_tensor_that_the_index_does_not_list_is_kept_with_a_notice() {
         count: 1,
         tensors: vec!["z".to_owned()],
     };
-    assert!(notice.is_contradiction());
+    assert!(notice.is_refused_when_strict());
     assert!(notice.to_string().contains("\"z\""));
     assert!(checkpoint.notices.contains(&notice));
 }
