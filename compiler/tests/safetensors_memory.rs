@@ -220,7 +220,7 @@ impl Most {
 
     fn new() -> Most {
         const NAME_BYTES: usize = MAX_TEXT_BYTES / MAX_TENSORS;
-        let name = |number: usize| format!("{number:0width$}", width = NAME_BYTES);
+        let name = |number: usize| format!("{number:0NAME_BYTES$}");
         let half = MAX_TENSORS / 2;
         let shards = [0, half].map(|first| {
             let entries: Vec<String> = (0..half)
