@@ -129,7 +129,7 @@ impl Checkpoint {
         let name = path.file_name().and_then(|name| name.to_str());
         let ends = |extension: &str| name.is_some_and(|name| name.ends_with(extension));
         if kind == FileKind::Gguf || ends(".gguf") {
-            return gguf::open(path);
+            return Ok(gguf::open(path)?);
         }
         if ends(".safetensors") || ends(".index.json") {
             let dir = match path.parent() {

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use estream_schemas::dtype::DType;
 use estream_schemas::exit::Exit;
 
+use super::gguf::GgufError;
 use super::sniff::FileKind;
 
 /// A checkpoint that cannot be read, and what to do about it.
@@ -224,6 +225,9 @@ pub enum IngestError {
         /// What is wrong with it.
         fault: TensorFault,
     },
+    /// A GGUF file that cannot be read.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
     /// Two weight files hold different tensors of one name.
     #[error("tensor {tensor:?} is in {} and, with other content, in {}; download the weights of one revision", first.display(), second.display())]
     Conflict {
@@ -243,6 +247,7 @@ impl IngestError {
             IngestError::NotFound { .. } | IngestError::NotInSet { .. } => Exit::Usage,
             IngestError::Read { .. } | IngestError::Shrunk { .. } => Exit::Io,
             IngestError::OutOfTensor { .. } => Exit::Internal,
+            IngestError::Gguf(error) => error.exit(),
             _ => Exit::Invalid,
         }
     }

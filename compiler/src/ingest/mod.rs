@@ -7,7 +7,7 @@
 mod checkpoint;
 mod config;
 mod error;
-mod gguf;
+pub mod gguf;
 mod json;
 mod notice;
 pub mod safetensors;

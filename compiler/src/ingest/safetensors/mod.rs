@@ -38,7 +38,7 @@ pub(super) fn open(dir: &Path, named: Option<&str>) -> Result<Checkpoint, Ingest
     let names = directory::list(dir)?;
     let weights = directory::choose(dir, &names)?;
     let (index, file_names) = match &weights {
-        Weights::Gguf(name) => return gguf::open(&dir.join(name)),
+        Weights::Gguf(name) => return Ok(gguf::open(&dir.join(name))?),
         Weights::Single(name) => (None, vec![name.clone()]),
         Weights::Indexed(name) => {
             let index = Index::read(&dir.join(name))?;
