@@ -107,8 +107,9 @@ fn configuration_is_scalars_and_short_arrays_outside_the_tokenizer() {
     assert_eq!(value("a.count").as_u64(), Some(u64::MAX));
     assert_eq!(*value("a.heads"), serde_json::json!([0, 8, 0, -1]));
     assert_eq!(checkpoint.license.as_deref(), Some("mit"));
+    let notices: Vec<String> = checkpoint.notices.iter().map(ToString::to_string).collect();
     assert_eq!(
-        checkpoint.notices,
+        notices,
         [
             "2 pairs, the first of them \"a.nan\", are left out of the configuration: \
           a number that is not finite, or text that is not UTF-8"

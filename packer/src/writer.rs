@@ -1,7 +1,7 @@
 //! Writing a bundle: complete and at its place, or not at all.
 
-use std::fmt;
 use std::convert::Infallible;
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Read, Write};
 use std::ops::ControlFlow;

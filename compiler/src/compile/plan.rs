@@ -50,7 +50,7 @@ impl<'a> Compiled<'a> {
             let surprises = lowered
                 .notices
                 .iter()
-                .filter(|notice| notice.is_surprising());
+                .filter(|notice| notice.is_refused_when_strict());
             let notices: Vec<String> = surprises.map(ToString::to_string).collect();
             if !notices.is_empty() {
                 return Err(CompileError::Strict { path, notices });

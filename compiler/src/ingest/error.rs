@@ -79,7 +79,7 @@ pub enum IngestError {
         found: FileKind,
     },
     /// Pickled weights, and no others.
-    #[error("{}: the weights are pickled ({}); a pickle can run code and is never read: convert with model.save_pretrained(DIR, safe_serialization=True), or download the safetensors files", path.display(), Names(files))]
+    #[error("{}: the weights are pickled ({}); a pickle can run code and is never read: convert with model.save_pretrained(DIR, safe_serialization=True), or download the safetensors files", path.display(), FirstOf::names(files, files.len()))]
     Pickle {
         /// The file or directory that was named.
         path: PathBuf,
@@ -93,7 +93,7 @@ pub enum IngestError {
         path: PathBuf,
     },
     /// More than one set of weights, and nothing that says which.
-    #[error("{}: has several sets of weights ({}); keep one in the directory, or name one .gguf file", path.display(), Names(files))]
+    #[error("{}: has several sets of weights ({}); keep one in the directory, or name one .gguf file", path.display(), FirstOf::names(files, files.len()))]
     Ambiguous {
         /// The directory.
         path: PathBuf,
@@ -101,7 +101,7 @@ pub enum IngestError {
         files: Vec<String>,
     },
     /// Shards without the index that says which belong together.
-    #[error("{}: has weight files ({}) but no index that lists them; download model.safetensors.index.json too", path.display(), Names(files))]
+    #[error("{}: has weight files ({}) but no index that lists them; download model.safetensors.index.json too", path.display(), FirstOf::names(files, files.len()))]
     MissingIndex {
         /// The directory.
         path: PathBuf,
@@ -123,7 +123,7 @@ pub enum IngestError {
         path: PathBuf,
     },
     /// Files of the index that are absent, all of them.
-    #[error("{}: {} of {total} weight files are missing: {}; download them", path.display(), missing.len(), List(missing))]
+    #[error("{}: {} of {total} weight files are missing: {}; download them", path.display(), missing.len(), FirstOf::items(missing, missing.len()))]
     MissingShards {
         /// The index.
         path: PathBuf,
@@ -133,7 +133,7 @@ pub enum IngestError {
         missing: Vec<MissingShard>,
     },
     /// Tensors that the index lists and no weight file has where it says.
-    #[error("{}: lists {count} tensors that are not where it says: {}{}; download the index and the weights of one revision", path.display(), List(tensors), Rest { count: *count, listed: tensors.len() })]
+    #[error("{}: lists {count} tensors that are not where it says: {}; download the index and the weights of one revision", path.display(), FirstOf::items(tensors, *count))]
     AbsentTensors {
         /// The index.
         path: PathBuf,
@@ -228,6 +228,9 @@ pub enum IngestError {
         /// What is wrong with it.
         fault: TensorFault,
     },
+    /// A GGUF file that cannot be read.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
     /// Two weight files hold different tensors of one name.
     #[error("tensor {tensor:?} is in {} and, with other content, in {}; download the weights of one revision", first.display(), second.display())]
     Conflict {
@@ -248,6 +251,7 @@ impl IngestError {
             IngestError::NotFound { .. } | IngestError::NotInSet { .. } => Exit::Usage,
             IngestError::Read { .. } | IngestError::Shrunk { .. } => Exit::Io,
             IngestError::OutOfTensor { .. } => Exit::Internal,
+            IngestError::Gguf(error) => error.exit(),
             _ => Exit::Invalid,
         }
     }
@@ -351,50 +355,42 @@ impl fmt::Display for AbsentTensor {
     }
 }
 
-/// Items separated by commas.
-pub(super) struct List<'a, T>(pub(super) &'a [T]);
+/// The first items of a list, separated by commas, and how many more there are.
+pub(super) struct FirstOf<'a, T> {
+    items: &'a [T],
+    count: usize,
+    show: fn(&T, &mut fmt::Formatter<'_>) -> fmt::Result,
+}
 
-impl<T: fmt::Display> fmt::Display for List<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, item) in self.0.iter().enumerate() {
-            let comma = if index == 0 { "" } else { ", " };
-            write!(f, "{comma}{item}")?;
-        }
-        Ok(())
+impl<'a, T: fmt::Display> FirstOf<'a, T> {
+    /// `items` out of `count`.
+    fn items(items: &'a [T], count: usize) -> Self {
+        let show = fmt::Display::fmt;
+        FirstOf { items, count, show }
     }
 }
 
-/// The first names of a list, escaped, and how many more there are.
-pub(super) struct Names<'a>(pub(super) &'a [String]);
-
-impl Names<'_> {
-    const SHOWN: usize = 8;
-}
-
-impl fmt::Display for Names<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown: Vec<_> = self.0.iter().take(Names::SHOWN).collect();
-        for (index, name) in shown.iter().enumerate() {
-            let comma = if index == 0 { "" } else { ", " };
-            write!(f, "{comma}{name:?}")?;
+impl<'a> FirstOf<'a, String> {
+    /// `names` out of `count`, escaped.
+    pub(super) fn names(names: &'a [String], count: usize) -> Self {
+        const SHOWN: usize = 16;
+        FirstOf {
+            items: names.get(..SHOWN).unwrap_or(names),
+            count,
+            show: fmt::Debug::fmt,
         }
-        let rest = Rest {
-            count: self.0.len(),
-            listed: shown.len(),
-        };
-        rest.fmt(f)
     }
 }
 
-/// How many were left off a list, if any.
-pub(super) struct Rest {
-    pub(super) count: usize,
-    pub(super) listed: usize,
-}
-
-impl fmt::Display for Rest {
+impl<T> fmt::Display for FirstOf<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.count.saturating_sub(self.listed) {
+        for (index, item) in self.items.iter().enumerate() {
+            if index > 0 {
+                f.write_str(", ")?;
+            }
+            (self.show)(item, f)?;
+        }
+        match self.count.saturating_sub(self.items.len()) {
             0 => Ok(()),
             more => write!(f, " and {more} more"),
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::error::{Names, Rest};
+use super::error::FirstOf;
 
 /// An oddity of a checkpoint that is no error by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,14 +18,15 @@ pub enum Notice {
         /// The names of the first of them.
         tensors: Vec<String>,
     },
-    /// Two weight files hold the same tensor with equal bytes; one is used.
+    /// A weight file holds tensors that others hold with equal bytes. They are
+    /// read from the others.
     Repeated {
-        /// The tensor.
-        tensor: String,
-        /// Where it is read from.
-        used: String,
-        /// The other file.
-        unused: String,
+        /// The weight file.
+        file: String,
+        /// How many tensors.
+        count: usize,
+        /// The names of the first of them.
+        tensors: Vec<String>,
     },
     /// A weight file lies beside the checkpoint and is no part of it.
     Unused {
@@ -51,16 +52,10 @@ pub enum Notice {
 }
 
 impl Notice {
-    /// Whether this may mean that the weights are not what they seem, which a strict
-    /// build refuses.
-    pub fn is_surprising(&self) -> bool {
-        matches!(
-            self,
-            Notice::Unlisted { .. }
-                | Notice::Repeated { .. }
-                | Notice::Unused { .. }
-                | Notice::Surprise(_)
-        )
+    /// Whether a strict build refuses this: something that the source itself, or its
+    /// family's descriptor, does not account for.
+    pub fn is_refused_when_strict(&self) -> bool {
+        matches!(self, Notice::Unlisted { .. } | Notice::Surprise(_))
     }
 }
 
@@ -77,29 +72,19 @@ impl fmt::Display for Notice {
                 file,
                 count,
                 tensors,
-            } => {
-                let shown = Names(tensors);
-                write!(
-                    f,
-                    "{file:?} holds {count} tensors that the index does not list: {shown}"
-                )?;
-                let listed = tensors.len();
-                fmt::Display::fmt(
-                    &Rest {
-                        count: *count,
-                        listed,
-                    },
-                    f,
-                )
             }
-            Notice::Repeated {
-                tensor,
-                used,
-                unused,
-            } => write!(
-                f,
-                "tensor {tensor:?} is in {used:?} and, with the same bytes, in {unused:?}"
-            ),
+            | Notice::Repeated {
+                file,
+                count,
+                tensors,
+            } => {
+                let what = match self {
+                    Notice::Unlisted { .. } => "that the index does not list",
+                    _ => "that are read from other files, with the same bytes",
+                };
+                let names = FirstOf::names(tensors, *count);
+                write!(f, "{file:?} holds {count} tensors {what}: {names}")
+            }
             Notice::Unused { file } => {
                 write!(f, "{file:?} is no part of the checkpoint and is not read")
             }

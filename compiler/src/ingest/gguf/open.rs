@@ -9,9 +9,7 @@ use super::error::{GgufError, GgufFault};
 use super::header::Gguf;
 use super::value::Value;
 use super::{MAX_HEADER_BYTES, MAX_TENSORS, split};
-use crate::ingest::{
-    Carried, CarriedContent, Checkpoint, Config, Notice, SourceTensor, WeightFile,
-};
+use crate::ingest::{Carried, CarriedContent, Checkpoint, Config, SourceTensor, WeightFile};
 
 /// The name under which the pairs travel in a bundle.
 const METADATA_NAME: &str = "source-metadata.gguf";
@@ -167,7 +165,7 @@ impl Set {
                 name: METADATA_NAME.to_owned(),
                 content: CarriedContent::Bytes(first.metadata),
             }),
-            notices: self.notices.into_iter().map(Notice::from).collect(),
+            notices: self.notices.into_iter().map(Into::into).collect(),
         })
     }
 }

@@ -25,7 +25,9 @@ pub(super) fn merge(
     tensors.sort_unstable_by(|a, b| (&a.name, a.file).cmp(&(&b.name, b.file)));
     let mut places = index.places.iter().peekable();
     let mut absent = Absent::default();
-    let mut unlisted: Vec<Unlisted> = files.iter().map(|_| Unlisted::default()).collect();
+    let mut unlisted = vec![Listed::default(); files.len()];
+    let mut repeated = vec![Listed::default(); files.len()];
+    let mut compare = Compare::new(files);
     let mut unused: Vec<usize> = Vec::new();
     let mut first = 0;
     for copies in tensors.chunk_by(|a, b| a.name == b.name) {
@@ -49,15 +51,14 @@ pub(super) fn merge(
                 found.unwrap_or(0)
             }
             None => {
-                if let Some(unlisted) = unlisted.get_mut(lead.file) {
-                    unlisted.push(&lead.name);
-                }
+                unlisted[lead.file].push(&lead.name);
                 0
             }
         };
         for (number, copy) in copies.iter().enumerate() {
             if number != used {
-                notices.push(require_equal(files, &copies[used], copy)?);
+                compare.require_equal(&copies[used], copy)?;
+                repeated[copy.file].push(&copy.name);
                 unused.push(first + number);
             }
         }
@@ -73,12 +74,19 @@ pub(super) fn merge(
             tensors: absent.first,
         });
     }
-    for (file, unlisted) in files.iter().zip(unlisted) {
+    for ((file, unlisted), repeated) in files.iter().zip(unlisted).zip(repeated) {
         if unlisted.count > 0 {
             notices.push(Notice::Unlisted {
                 file: file.name.clone(),
                 count: unlisted.count,
                 tensors: unlisted.first,
+            });
+        }
+        if repeated.count > 0 {
+            notices.push(Notice::Repeated {
+                file: file.name.clone(),
+                count: repeated.count,
+                tensors: repeated.first,
             });
         }
     }
@@ -111,13 +119,14 @@ impl Absent {
     }
 }
 
-#[derive(Default)]
-struct Unlisted {
+/// The names of some tensors of a file.
+#[derive(Clone, Default)]
+struct Listed {
     count: usize,
     first: Vec<String>,
 }
 
-impl Unlisted {
+impl Listed {
     fn push(&mut self, name: &str) {
         self.count += 1;
         if self.first.len() < LISTED {
@@ -126,38 +135,47 @@ impl Unlisted {
     }
 }
 
-/// Refuses unless `used` and `unused`, of one name, are one tensor.
-fn require_equal(
-    files: &[WeightFile],
-    used: &SourceTensor,
-    unused: &SourceTensor,
-) -> Result<Notice, IngestError> {
-    let (used_file, unused_file) = (&files[used.file], &files[unused.file]);
-    let conflict = || IngestError::Conflict {
-        tensor: used.name.clone(),
-        first: used_file.path.clone(),
-        second: unused_file.path.clone(),
-    };
-    if (used.dtype, &used.shape) != (unused.dtype, &unused.shape) {
-        return Err(conflict());
+/// Compares tensors in chunks.
+struct Compare<'a> {
+    files: &'a [WeightFile],
+    chunks: [Vec<u8>; 2],
+}
+
+impl<'a> Compare<'a> {
+    fn new(files: &'a [WeightFile]) -> Compare<'a> {
+        let chunks = [Vec::new(), Vec::new()];
+        Compare { files, chunks }
     }
-    let mut chunks = [vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]];
-    let mut done = 0;
-    while done < used.bytes {
-        let count =
-            usize::try_from(used.bytes - done).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES));
-        let [a, b] = &mut chunks;
-        let (a, b) = (&mut a[..count], &mut b[..count]);
-        used_file.read_exact_at(used.offset + done, a)?;
-        unused_file.read_exact_at(unused.offset + done, b)?;
-        if a != b {
+
+    /// Refuses unless `used` and `other`, of one name, are one tensor.
+    fn require_equal(
+        &mut self,
+        used: &SourceTensor,
+        other: &SourceTensor,
+    ) -> Result<(), IngestError> {
+        let (used_file, other_file) = (&self.files[used.file], &self.files[other.file]);
+        let conflict = || IngestError::Conflict {
+            tensor: used.name.clone(),
+            first: used_file.path.clone(),
+            second: other_file.path.clone(),
+        };
+        if (used.dtype, &used.shape) != (other.dtype, &other.shape) {
             return Err(conflict());
         }
-        done += count as u64;
+        let mut done = 0;
+        while done < used.bytes {
+            let left = usize::try_from(used.bytes - done).unwrap_or(usize::MAX);
+            let count = left.min(CHUNK_BYTES);
+            let [a, b] = &mut self.chunks;
+            a.resize(count, 0);
+            b.resize(count, 0);
+            used_file.read_exact_at(used.offset + done, a)?;
+            other_file.read_exact_at(other.offset + done, b)?;
+            if a != b {
+                return Err(conflict());
+            }
+            done += count as u64;
+        }
+        Ok(())
     }
-    Ok(Notice::Repeated {
-        tensor: used.name.clone(),
-        used: used_file.name.clone(),
-        unused: unused_file.name.clone(),
-    })
 }
