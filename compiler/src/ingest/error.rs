@@ -17,9 +17,6 @@ use super::sniff::FileKind;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IngestError {
-    /// A GGUF file is not one that can be used.
-    #[error(transparent)]
-    Gguf(#[from] GgufError),
     /// Nothing is at the path that the user named.
     #[error("{}: no such file or directory; name a checkpoint directory or a .gguf file", path.display())]
     NotFound {
@@ -251,7 +248,6 @@ impl IngestError {
             IngestError::NotFound { .. } | IngestError::NotInSet { .. } => Exit::Usage,
             IngestError::Read { .. } | IngestError::Shrunk { .. } => Exit::Io,
             IngestError::OutOfTensor { .. } => Exit::Internal,
-            IngestError::Gguf(error) => error.exit(),
             _ => Exit::Invalid,
         }
     }
