@@ -22,6 +22,7 @@
 mod blocks;
 mod check;
 mod error;
+mod k_quants;
 mod plain;
 mod q6_k;
 mod scale;
@@ -62,9 +63,15 @@ pub fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), QuantEr
         DType::BF16 => each_block(bytes, out, plain::decode_bf16),
         DType::Q4_0 => each_block(bytes, out, blocks::decode_q4_0),
         DType::Q4_1 => each_block(bytes, out, blocks::decode_q4_1),
+        DType::Q5_0 => each_block(bytes, out, blocks::decode_q5_0),
+        DType::Q5_1 => each_block(bytes, out, blocks::decode_q5_1),
         DType::Q8_0 => each_block(bytes, out, blocks::decode_q8_0),
         DType::IQ4_NL => each_block(bytes, out, blocks::decode_iq4_nl),
         DType::MXFP4 => each_block(bytes, out, blocks::decode_mxfp4),
+        DType::Q2_K => each_block(bytes, out, k_quants::decode_q2_k),
+        DType::Q3_K => each_block(bytes, out, k_quants::decode_q3_k),
+        DType::Q4_K => each_block(bytes, out, k_quants::decode_q4_k),
+        DType::Q5_K => each_block(bytes, out, k_quants::decode_q5_k),
         DType::Q6_K => each_block(bytes, out, q6_k::decode),
         _ => {
             return Err(QuantError::Unsupported {
