@@ -1,0 +1,74 @@
+//! The scan of what is about to be written: no infinity and no NaN leaves the compiler.
+
+use estream_schemas::dtype::DType;
+
+use super::{QuantError, same_blocks};
+
+/// Looks for stored scales, minima and plain elements that are infinite or not a number.
+///
+/// One such scale makes a whole block, and with it every output of the model, not a
+/// number. In MXFP4 that is the E8M0 byte 255. Levels are not read: any bits of them
+/// are valid.
+///
+/// # Errors
+///
+/// [`QuantError::ScaleNotFinite`] with the first such block, or
+/// [`QuantError::NotFinite`] for a plain type; [`QuantError::Length`] if `bytes` is not
+/// a whole number of blocks; [`QuantError::Unsupported`] for a type whose scales are
+/// not known here.
+pub fn check_scales(dtype: DType, bytes: &[u8]) -> Result<(), QuantError> {
+    let block_count = bytes.len() as u64 / dtype.block_bytes();
+    let value_count = usize::try_from(block_count.saturating_mul(dtype.block_len()));
+    same_blocks(dtype, value_count.unwrap_or(usize::MAX), bytes.len())?;
+    let found = match dtype {
+        DType::F64 => first(bytes, |x| !f64::from_le_bytes(*x).is_finite()),
+        DType::F32 => first(bytes, |x| !f32::from_le_bytes(*x).is_finite()),
+        DType::F16 => first(bytes, |x| not_finite_fp16(*x)),
+        DType::BF16 => first(bytes, |x| not_finite(*x, 0x7f80)),
+        DType::Q4_0 | DType::IQ4_NL => first::<18>(bytes, |block| fp16_at(block, &[0])),
+        DType::Q8_0 => first::<34>(bytes, |block| fp16_at(block, &[0])),
+        DType::Q5_0 => first::<22>(bytes, |block| fp16_at(block, &[0])),
+        DType::Q4_1 => first::<20>(bytes, |block| fp16_at(block, &[0, 2])),
+        DType::Q5_1 => first::<24>(bytes, |block| fp16_at(block, &[0, 2])),
+        DType::Q2_K => first::<84>(bytes, |block| fp16_at(block, &[80, 82])),
+        DType::Q3_K => first::<110>(bytes, |block| fp16_at(block, &[108])),
+        DType::Q4_K => first::<144>(bytes, |block| fp16_at(block, &[0, 2])),
+        DType::Q5_K => first::<176>(bytes, |block| fp16_at(block, &[0, 2])),
+        DType::Q6_K => first::<210>(bytes, |block| fp16_at(block, &[208])),
+        DType::MXFP4 => first::<17>(bytes, |block| block[0] == 0xff),
+        _ => {
+            return Err(QuantError::Unsupported {
+                dtype,
+                encoding: false,
+            });
+        }
+    };
+    match found {
+        None => Ok(()),
+        Some(block_index) if dtype.is_quantised() => {
+            Err(QuantError::ScaleNotFinite { dtype, block_index })
+        }
+        Some(index) => Err(QuantError::NotFinite { index }),
+    }
+}
+
+/// The first block that `is_bad`.
+fn first<const BYTES: usize>(bytes: &[u8], is_bad: impl Fn(&[u8; BYTES]) -> bool) -> Option<usize> {
+    bytes.as_chunks().0.iter().position(is_bad)
+}
+
+/// Whether one of the fp16 numbers at `offsets`, which lie in the block, is not finite.
+fn fp16_at<const BYTES: usize>(block: &[u8; BYTES], offsets: &[usize]) -> bool {
+    offsets
+        .iter()
+        .any(|at| not_finite_fp16([block[*at], block[*at + 1]]))
+}
+
+fn not_finite_fp16(bytes: [u8; 2]) -> bool {
+    not_finite(bytes, 0x7c00)
+}
+
+/// Whether the exponent bits under `exponent` are all ones.
+fn not_finite(bytes: [u8; 2], exponent: u16) -> bool {
+    u16::from_le_bytes(bytes) & exponent == exponent
+}
