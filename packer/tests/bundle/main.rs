@@ -1,0 +1,5 @@
+//! Properties of bundles as they are written, one file a group of them.
+
+mod common;
+mod round_trip;
+mod target;
