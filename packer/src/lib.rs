@@ -16,11 +16,13 @@
 
 mod error;
 mod payload;
+mod relayout;
 mod spec;
 mod target;
 mod writer;
 
 pub use error::{OutputError, PackError, PlanError};
 pub use payload::{Payload, Sink, Stopped};
+pub use relayout::{Relayout, RelayoutError, relayout};
 pub use spec::{BundleSpec, LayerSpec, LicenseSpec, SourceSpec, TensorSpec, plan};
 pub use writer::{WriteOptions, Written, write};

@@ -108,7 +108,7 @@ fn c50_a_replaced_bundle_leaves_no_file_behind() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");
     let mut old = spec();
-    old.max_part_bytes = Some(1 << 20);
+    old.max_part_bytes = Some(1 << 19);
     old.license.files.push(carried("NOTICE", b"old"));
     write(
         &old,
@@ -118,6 +118,7 @@ fn c50_a_replaced_bundle_leaves_no_file_behind() {
         &mut |_, _| ControlFlow::Continue(()),
     )
     .unwrap();
+    assert!(out.join("experts-00002.bin").exists());
     fs::create_dir(out.join("plans")).unwrap();
     fs::write(out.join("plans/phone.json"), b"{}").unwrap();
 
