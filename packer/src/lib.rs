@@ -17,6 +17,7 @@
 mod compiled;
 mod error;
 mod payload;
+mod relayout;
 pub mod report;
 mod spec;
 mod target;
@@ -25,5 +26,6 @@ mod writer;
 pub use compiled::spec;
 pub use error::{OutputError, PackError, PlanError};
 pub use payload::{Payload, Sink, Stopped};
+pub use relayout::{Relayout, RelayoutError, relayout};
 pub use spec::{BundleSpec, LayerSpec, LicenseSpec, SourceSpec, TensorSpec, plan};
 pub use writer::{WriteOptions, Written, rehearse, write};

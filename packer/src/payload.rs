@@ -65,6 +65,11 @@ impl Sink<'_, '_> {
         }
     }
 
+    /// Bytes the tensor still lacks.
+    pub fn left(&self) -> u64 {
+        self.expected.saturating_sub(self.pushed)
+    }
+
     fn take(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
         let size = bytes.len() as u64;
         self.pushed = self.pushed.saturating_add(size);

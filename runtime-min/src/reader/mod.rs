@@ -275,6 +275,12 @@ impl BundleReader {
         self.compare(out, carried.digest, &file.path, || "the file".into())
     }
 
+    /// Errors unless a carried file has the digest the manifest states. Memory stays
+    /// within 1 MiB.
+    pub fn check_file(&self, carried: &CarriedFile) -> Result<(), ReadError> {
+        verify::file(self, carried)
+    }
+
     /// Errors unless `bytes` have the digest of resident tensor `index`.
     pub fn check_resident(&self, index: usize, bytes: &[u8]) -> Result<(), ReadError> {
         let tensor = self.tensor(index)?;

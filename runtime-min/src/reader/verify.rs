@@ -139,6 +139,31 @@ pub(super) fn all(
     })
 }
 
+/// Checks one carried file, in pieces.
+pub(super) fn file(reader: &BundleReader, carried: &CarriedFile) -> Result<(), ReadError> {
+    let file = reader.dir.file_of(&carried.file, carried.bytes)?;
+    let mut buffer = vec![0; PIECE_BYTES];
+    let mut hasher = blake3::Hasher::new();
+    let mut from = 0;
+    while from < file.bytes {
+        let left = usize::try_from(file.bytes - from).unwrap_or(usize::MAX);
+        let piece = &mut buffer[..left.min(PIECE_BYTES)];
+        file.read_at(from, piece)?;
+        hasher.update(piece);
+        from += piece.len() as u64;
+    }
+    let found = Digest(*hasher.finalize().as_bytes());
+    if found == carried.digest {
+        return Ok(());
+    }
+    Err(ReadError::Integrity {
+        path: file.path,
+        what: "the file".into(),
+        expected: carried.digest,
+        found,
+    })
+}
+
 fn carried(reader: &BundleReader) -> impl Iterator<Item = &CarriedFile> {
     let manifest = reader.manifest();
     let license = &manifest.license.files;

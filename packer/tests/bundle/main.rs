@@ -1,0 +1,6 @@
+//! Properties of bundles as they are written, one file a group of them.
+
+mod common;
+mod relayout;
+mod round_trip;
+mod target;
