@@ -21,6 +21,7 @@ mod relayout;
 pub mod report;
 mod spec;
 mod target;
+mod unpack;
 mod writer;
 
 pub use compiled::spec;
@@ -28,4 +29,5 @@ pub use error::{OutputError, PackError, PlanError};
 pub use payload::{Payload, Sink, Stopped};
 pub use relayout::{Relayout, RelayoutError, relayout};
 pub use spec::{BundleSpec, LayerSpec, LicenseSpec, SourceSpec, TensorSpec, plan};
+pub use unpack::{UnpackError, Unpacked, unpack};
 pub use writer::{WriteOptions, Written, rehearse, write};

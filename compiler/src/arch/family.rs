@@ -115,6 +115,23 @@ impl Family {
         keys::audit(&self.descriptor, &checkpoint.config)
     }
 
+    /// Whether GGUF files may hold the rows or elements of `role` in another order.
+    pub fn reorders_gguf(&self, role: &str) -> bool {
+        let mut roles = self
+            .descriptor
+            .tensor
+            .iter()
+            .filter(|tensor| tensor.role == role);
+        roles.any(|tensor| {
+            let mut encodings = tensor.encodings(SourceFormat::Gguf).iter();
+            encodings.any(|encoding| {
+                encoding.transposed
+                    || encoding.rope_pairs_of_heads.is_some()
+                    || encoding.row_step.is_some()
+            })
+        })
+    }
+
     /// The TOML file itself.
     pub fn text(&self) -> &str {
         &self.text
