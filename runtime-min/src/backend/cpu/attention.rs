@@ -1,0 +1,269 @@
+//! Causal attention, blocked over keys, in bounded memory.
+//!
+//! For every query and block of 64 keys: scores, their maximum, e to the
+//! differences, and the weighted sum of values, with the running sums rescaled when
+//! the maximum grows. Blocks are counted from position 0 and a query sees exactly the
+//! keys up to its own, so nothing depends on where a prompt was cut.
+
+use super::decode::Lanes;
+use super::matrix::TILE;
+use super::multiply::{Scratch, Target, at_least, for_rows_together, pack, product, rows_product};
+use super::norm::{PARTIALS, add_halves};
+use super::simd::{Kernel, SimdPath};
+use super::{Cpu, row_count, scratch_of};
+use crate::math::exp;
+use crate::pool::Block;
+
+/// Keys of a block.
+const KEYS: usize = 64;
+/// Queries, over all heads that share keys, that one thread takes at a time.
+const QUERIES: usize = 128;
+
+/// Shapes of one attention.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionForm {
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Elements of a query or key of one head.
+    pub key_dim: usize,
+    /// Elements of a value of one head.
+    pub value_dim: usize,
+    /// Factor on the scores.
+    pub scale: f32,
+    /// Position of the first query: keys and values hold that many more rows than queries.
+    pub position: usize,
+}
+
+struct AttentionKernel<'a, 'b> {
+    form: &'a AttentionForm,
+    q: &'a [f32],
+    k: &'a [f32],
+    v: &'a [f32],
+    /// Some tokens, and the heads of one group.
+    out: Block<'b>,
+    scratch: &'a mut Scratch,
+}
+
+/// The running maximum and denominator of a query.
+#[derive(Clone, Copy)]
+struct Softmax {
+    max: f32,
+    sum: f32,
+}
+
+impl AttentionForm {
+    /// Heads that share keys.
+    fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+}
+
+impl Kernel for AttentionKernel<'_, '_> {
+    #[inline(always)]
+    fn run(mut self, path: SimdPath) {
+        let form = *self.form;
+        let (group, key_dim, value_dim) = (form.group(), form.key_dim, form.value_dim);
+        let first_token = self.out.first_row();
+        let kv_head = self.out.first_col() / (group * value_dim);
+        // A row is a query of one head; rows of a token are neighbours.
+        let rows = self.out.rows() * group;
+        let visible = |row: usize| form.position + first_token + row / group + 1;
+
+        let Scratch {
+            packed,
+            lanes,
+            partial,
+        } = self.scratch;
+        let packed = at_least(packed, rows * (key_dim + KEYS), 0.0);
+        let (queries, weights) = packed.split_at_mut(rows * key_dim);
+        let lanes = at_least(lanes, (key_dim * KEYS / TILE).max(KEYS), Lanes::ZERO);
+        let partial = at_least(partial, rows * (KEYS + value_dim), 0.0);
+        let (scores, sums) = partial.split_at_mut(rows * KEYS);
+        let (mut scores, mut sums) = (Block::of(scores, KEYS), Block::of(sums, value_dim));
+        let mut softmax = vec![
+            Softmax {
+                max: f32::NEG_INFINITY,
+                sum: 0.0
+            };
+            rows
+        ];
+
+        let q = self.q;
+        let query = |row: usize| {
+            let (token, head) = (first_token + row / group, kv_head * group + row % group);
+            &q[(token * form.heads + head) * key_dim..][..key_dim]
+        };
+        pack(path, rows, key_dim, query, queries);
+        for first_key in (0..visible(rows - 1)).step_by(KEYS) {
+            let keys = KEYS.min(visible(rows - 1) - first_key);
+            // Rows before this one see no key of the block.
+            let seen = |row: usize| visible(row).saturating_sub(first_key).min(keys);
+
+            for (strip, lanes) in lanes[..key_dim * KEYS / TILE]
+                .chunks_exact_mut(key_dim)
+                .enumerate()
+            {
+                for lane in 0..TILE {
+                    let key = first_key + strip * TILE + lane;
+                    if strip * TILE + lane < keys {
+                        let key = &self.k[(key * form.kv_heads + kv_head) * key_dim..][..key_dim];
+                        for (lanes, x) in lanes.iter_mut().zip(key) {
+                            lanes.0[lane] = *x;
+                        }
+                    } else {
+                        for lanes in &mut *lanes {
+                            lanes.0[lane] = 0.0;
+                        }
+                    }
+                }
+                let at = Target {
+                    first_row: 0,
+                    col: strip * TILE,
+                    fresh: true,
+                };
+                product(path, lanes, queries, rows, &mut scores, at);
+            }
+
+            for (row, softmax) in softmax.iter_mut().enumerate() {
+                let rescale = softmax.add(form.scale, &mut scores.row(row)[..], seen(row));
+                if first_key == 0 {
+                    sums.row(row).fill(0.0);
+                } else if seen(row) > 0 {
+                    for x in sums.row(row) {
+                        *x *= rescale;
+                    }
+                }
+            }
+            for_rows_together(path, rows, |first, count| {
+                for i in 0..count {
+                    let places = weights[first * KEYS + i..].iter_mut().step_by(count);
+                    for (place, x) in places.zip(&*scores.row(first + i)) {
+                        *place = *x;
+                    }
+                }
+            });
+
+            for col in (0..value_dim).step_by(TILE) {
+                let width = TILE.min(value_dim - col);
+                let lanes = &mut lanes[..keys];
+                for (j, lanes) in lanes.iter_mut().enumerate() {
+                    let value = (first_key + j) * form.kv_heads + kv_head;
+                    let value = &self.v[value * value_dim + col..][..width];
+                    lanes.0[..width].copy_from_slice(value);
+                }
+                for_rows_together(path, rows, |first, count| {
+                    // What all these rows see, then what the later ones see besides.
+                    let common = seen(first);
+                    let weights = &weights[first * KEYS..(first + count) * KEYS];
+                    let at = Target {
+                        first_row: first,
+                        col,
+                        fresh: false,
+                    };
+                    rows_product(path, count, &lanes[..common], weights, &mut sums, at);
+                    for i in 0..count {
+                        let out = &mut sums.row(first + i)[col..col + width];
+                        for j in common..seen(first + i) {
+                            let weight = weights[j * count + i];
+                            for (x, v) in out.iter_mut().zip(&lanes[j].0) {
+                                *x = v.mul_add(weight, *x);
+                            }
+                        }
+                    }
+                });
+            }
+        }
+
+        for (row, softmax) in softmax.iter().enumerate() {
+            let out = &mut self.out.row(row / group)[row % group * value_dim..][..value_dim];
+            for (y, x) in out.iter_mut().zip(&*sums.row(row)) {
+                *y = x / softmax.sum;
+            }
+        }
+    }
+}
+
+impl Softmax {
+    /// Turns the first `seen` of a block's scores into weights and the rest into
+    /// zeros; returns the factor on what was summed before.
+    #[inline(always)]
+    fn add(&mut self, scale: f32, scores: &mut [f32], seen: usize) -> f32 {
+        if seen == 0 {
+            return 1.0;
+        }
+        let mut max = self.max;
+        for x in &mut scores[..seen] {
+            *x *= scale;
+            max = if *x > max { *x } else { max };
+        }
+        for x in &mut scores[..seen] {
+            *x = exp(*x - max);
+        }
+        scores[seen..].fill(0.0);
+        let mut partials = [0.0; PARTIALS];
+        for x in scores.as_chunks::<PARTIALS>().0 {
+            for (sum, x) in partials.iter_mut().zip(x) {
+                *sum += x;
+            }
+        }
+        let rescale = exp(self.max - max);
+        self.sum = self.sum * rescale + add_halves(partials);
+        self.max = max;
+        rescale
+    }
+}
+
+impl Cpu {
+    /// `out[t] = softmax(scale · q[t] · kᵀ) · v` for every head, over the keys of
+    /// positions up to the query's own. With T queries, q and out are
+    /// `[T, heads · dim]`, k and v `[position + T, kv_heads · dim]`.
+    ///
+    /// # Panics
+    /// If the lengths do not fit.
+    pub fn attention(
+        &mut self,
+        form: &AttentionForm,
+        q: &[f32],
+        k: &[f32],
+        v: &[f32],
+        out: &mut [f32],
+    ) {
+        let group = form.heads.checked_div(form.kv_heads).unwrap_or(0);
+        assert!(
+            group > 0 && form.heads == group * form.kv_heads,
+            "every group of heads has a key head"
+        );
+        let tokens = row_count(q, form.heads * form.key_dim);
+        let positions = form.position + tokens;
+        assert_eq!(
+            tokens,
+            row_count(out, form.heads * form.value_dim),
+            "a row for every query"
+        );
+        assert_eq!(
+            k.len(),
+            positions * form.kv_heads * form.key_dim,
+            "a key for every position"
+        );
+        assert_eq!(
+            v.len(),
+            positions * form.kv_heads * form.value_dim,
+            "a value for every position"
+        );
+        let (simd, scratch) = (self.simd, &self.scratch);
+        let width = form.heads * form.value_dim;
+        let block = ((QUERIES / group).max(1), group * form.value_dim);
+        self.pool.for_blocks(out, width, block, |out, worker| {
+            simd.run(AttentionKernel {
+                form,
+                q,
+                k,
+                v,
+                out,
+                scratch: &mut scratch_of(scratch, worker),
+            });
+        });
+    }
+}

@@ -1,0 +1,292 @@
+//! Stored elements to f32, exactly as ggml defines each type: every operation
+//! below is one f32 operation there, in the same order.
+
+use std::array::from_fn;
+
+use estream_schemas::dtype::DType;
+use estream_schemas::layout::{Form, NIBBLE_BYTES, NibbleOrder};
+
+use super::matrix::{Matrix, TILE};
+use crate::math::{bf16_to_f32, e8m0_half_to_f32, f16_to_f32};
+
+/// Element k of 32 output rows: what one vector of a product multiplies with.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(super) struct Lanes(pub(super) [f32; TILE]);
+
+impl Lanes {
+    pub(super) const ZERO: Lanes = Lanes([0.0; TILE]);
+}
+
+/// Values of the 16 codes of IQ4_NL.
+const IQ4_NL: [f32; 16] = [
+    -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0,
+    89.0, 113.0,
+];
+/// Twice the values of the 16 codes of MXFP4 (E2M1).
+const MXFP4: [f32; 16] = [
+    0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, -0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0,
+];
+
+#[inline(always)]
+pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+#[inline(always)]
+pub(super) fn f16_at(bytes: &[u8], at: usize) -> f32 {
+    f16_to_f32(u16_at(bytes, at))
+}
+
+#[inline(always)]
+pub(super) fn f32_at(bytes: &[u8], at: usize) -> f32 {
+    f32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+#[inline(always)]
+pub(super) fn q4_0(code: u32, d: f32) -> f32 {
+    (code.cast_signed() - 8) as f32 * d
+}
+
+#[inline(always)]
+pub(super) fn q4_1(code: u32, d: f32, m: f32) -> f32 {
+    code.cast_signed() as f32 * d + m
+}
+
+#[inline(always)]
+pub(super) fn iq4_nl(code: u32, d: f32) -> f32 {
+    d * pick(&IQ4_NL, code)
+}
+
+#[inline(always)]
+pub(super) fn mxfp4(code: u32, half: f32) -> f32 {
+    pick(&MXFP4, code) * half
+}
+
+#[inline(always)]
+pub(super) fn q8_0(code: u8, d: f32) -> f32 {
+    f32::from(code.cast_signed()) * d
+}
+
+/// `table[code]` by halving the table four times: selections become vector
+/// code on every machine, loads from a table do not.
+#[inline(always)]
+fn pick(table: &[f32; 16], code: u32) -> f32 {
+    let bit = |b: u32| code >> b & 1 == 1;
+    let eight: [f32; 8] = from_fn(|i| if bit(3) { table[i + 8] } else { table[i] });
+    let four: [f32; 4] = from_fn(|i| if bit(2) { eight[i + 4] } else { eight[i] });
+    let two: [f32; 2] = from_fn(|i| if bit(1) { four[i + 2] } else { four[i] });
+    if bit(0) { two[1] } else { two[0] }
+}
+
+/// Decodes elements `first..first + len` of the 32 rows of a strip into `out`,
+/// whose length is `len` rounded up to whole tiles; `first` is a whole number
+/// of tiles and, for rows, of blocks. Rows the matrix does not have are zero.
+#[inline(always)]
+pub(super) fn strip(
+    matrix: &Matrix<'_>,
+    strip: usize,
+    first: usize,
+    len: usize,
+    out: &mut [Lanes],
+) {
+    match (matrix.layout().form(), matrix.layout().dtype()) {
+        (Form::Rows, dtype) => rows(matrix, dtype, strip, first, &mut out[..len]),
+        (form, dtype) => {
+            for (i, out) in out.chunks_exact_mut(TILE).enumerate() {
+                let tile = matrix.tile(strip, first / TILE + i);
+                match form {
+                    Form::Nibbles(order) => nibble_tile(dtype, order, tile, out),
+                    _ => element_tile(dtype, tile, out),
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn nibble_tile(dtype: DType, order: NibbleOrder, tile: &[u8], out: &mut [Lanes]) {
+    let (codes, scales) = tile.split_at(NIBBLE_BYTES as usize);
+    match dtype {
+        DType::Q4_1 => {
+            let d: [f32; TILE] = from_fn(|n| f16_at(scales, 4 * n));
+            let m: [f32; TILE] = from_fn(|n| f16_at(scales, 4 * n + 2));
+            nibbles(order, codes, out, |code, n| q4_1(code, d[n], m[n]));
+        }
+        DType::IQ4_NL => {
+            let d: [f32; TILE] = from_fn(|n| f16_at(scales, 2 * n));
+            nibbles(order, codes, out, |code, n| iq4_nl(code, d[n]));
+        }
+        DType::MXFP4 => {
+            let half: [f32; TILE] = from_fn(|n| e8m0_half_to_f32(scales[n]));
+            nibbles(order, codes, out, |code, n| mxfp4(code, half[n]));
+        }
+        _ => {
+            let d: [f32; TILE] = from_fn(|n| f16_at(scales, 2 * n));
+            nibbles(order, codes, out, |code, n| q4_0(code, d[n]));
+        }
+    }
+}
+
+/// The 1,024 nibbles of a tile, as [`NibbleOrder::place`] says where they are,
+/// taken in the order that reads 32 rows at once.
+#[inline(always)]
+fn nibbles(order: NibbleOrder, codes: &[u8], out: &mut [Lanes], value: impl Fn(u32, usize) -> f32) {
+    match order {
+        NibbleOrder::Direct => {
+            // Row n's eight elements of a group are one little-endian word.
+            let groups = codes.as_chunks::<{ 4 * TILE }>().0;
+            for (group, out) in groups.iter().zip(out.chunks_exact_mut(8)) {
+                let rows = group.as_chunks::<4>().0;
+                let words: [u32; TILE] = from_fn(|n| u32::from_le_bytes(rows[n]));
+                for (k, out) in out.iter_mut().enumerate() {
+                    let (byte, shift) = order.place(0, k);
+                    let shift = shift + 8 * byte as u32;
+                    *out = Lanes(from_fn(|n| value(words[n] >> shift & 15, n)));
+                }
+            }
+        }
+        NibbleOrder::Pair => {
+            let pairs = codes.as_chunks::<TILE>().0;
+            for (pair, out) in pairs.iter().zip(out.as_chunks_mut::<2>().0) {
+                out[0] = Lanes(from_fn(|n| value(u32::from(pair[n] & 15), n)));
+                out[1] = Lanes(from_fn(|n| value(u32::from(pair[n] >> 4), n)));
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn element_tile(dtype: DType, tile: &[u8], out: &mut [Lanes]) {
+    match dtype {
+        DType::Q8_0 => {
+            let (codes, scales) = tile.split_at(TILE * TILE);
+            let d: [f32; TILE] = from_fn(|n| f16_at(scales, 2 * n));
+            pairs::<1>(codes, out, |code, n| q8_0(code[0], d[n]));
+        }
+        DType::F16 => pairs(tile, out, |bytes, _| f16_to_f32(u16::from_le_bytes(bytes))),
+        DType::BF16 => pairs(tile, out, |bytes, _| bf16_to_f32(u16::from_le_bytes(bytes))),
+        _ => pairs(tile, out, |bytes, _| f32::from_le_bytes(bytes)),
+    }
+}
+
+/// The elements of a tile of `BYTES` bytes each: 32 rows of (k, k + 1), pair by pair.
+#[inline(always)]
+fn pairs<const BYTES: usize>(
+    tile: &[u8],
+    out: &mut [Lanes],
+    value: impl Fn([u8; BYTES], usize) -> f32,
+) {
+    let elements = tile.as_chunks::<BYTES>().0.as_chunks::<{ 2 * TILE }>().0;
+    for (pair, out) in elements.iter().zip(out.as_chunks_mut::<2>().0) {
+        out[0] = Lanes(from_fn(|n| value(pair[2 * n], n)));
+        out[1] = Lanes(from_fn(|n| value(pair[2 * n + 1], n)));
+    }
+}
+
+/// Elements of a row decoded before they are turned into lanes: a block of any type.
+const PIECE: usize = 256;
+
+#[inline(always)]
+fn rows(matrix: &Matrix<'_>, dtype: DType, strip: usize, first: usize, out: &mut [Lanes]) {
+    let mut piece = [0.0; PIECE];
+    for (i, out) in out.chunks_mut(PIECE).enumerate() {
+        let piece = &mut piece[..out.len()];
+        for n in 0..TILE {
+            let row = strip * TILE + n;
+            if row < matrix.rows() {
+                row_piece(dtype, matrix.row_bytes(row), first + i * PIECE, piece);
+            } else {
+                piece.fill(0.0);
+            }
+            for (lanes, x) in out.iter_mut().zip(&*piece) {
+                lanes.0[n] = *x;
+            }
+        }
+    }
+}
+
+/// Whether [`row_piece`] reads rows of `dtype`.
+pub(super) fn reads_rows_of(dtype: DType) -> bool {
+    use DType::{BF16, F16, F32, IQ4_NL, MXFP4, Q4_0, Q4_1, Q6_K, Q8_0};
+    matches!(
+        dtype,
+        F32 | F16 | BF16 | Q4_0 | Q4_1 | Q8_0 | IQ4_NL | MXFP4 | Q6_K
+    )
+}
+
+/// Elements `first..first + out.len()` of a row stored as GGUF stores it;
+/// both ends are whole blocks.
+#[inline(always)]
+pub(super) fn row_piece(dtype: DType, row: &[u8], first: usize, out: &mut [f32]) {
+    match dtype {
+        DType::F32 => blocks::<1, 4>(row, first, out, |b, out| out[0] = f32::from_le_bytes(*b)),
+        DType::F16 => blocks::<1, 2>(row, first, out, |b, out| out[0] = f16_at(b, 0)),
+        DType::BF16 => blocks::<1, 2>(row, first, out, |b, out| {
+            out[0] = bf16_to_f32(u16::from_le_bytes(*b));
+        }),
+        DType::Q4_0 => blocks::<32, 18>(row, first, out, |b, out| {
+            let d = f16_at(b, 0);
+            nibble_block(&b[2..], out, |code| q4_0(code, d));
+        }),
+        DType::Q4_1 => blocks::<32, 20>(row, first, out, |b, out| {
+            let (d, m) = (f16_at(b, 0), f16_at(b, 2));
+            nibble_block(&b[4..], out, |code| q4_1(code, d, m));
+        }),
+        DType::IQ4_NL => blocks::<32, 18>(row, first, out, |b, out| {
+            let d = f16_at(b, 0);
+            nibble_block(&b[2..], out, |code| iq4_nl(code, d));
+        }),
+        DType::MXFP4 => blocks::<32, 17>(row, first, out, |b, out| {
+            let half = e8m0_half_to_f32(b[0]);
+            nibble_block(&b[1..], out, |code| mxfp4(code, half));
+        }),
+        DType::Q8_0 => blocks::<32, 34>(row, first, out, |b, out| {
+            let d = f16_at(b, 0);
+            *out = from_fn(|k| q8_0(b[2 + k], d));
+        }),
+        _ => blocks::<256, 210>(row, first, out, q6_k_block),
+    }
+}
+
+/// Calls `decode` for each block of `LEN` elements in `BYTES` bytes.
+#[inline(always)]
+fn blocks<const LEN: usize, const BYTES: usize>(
+    row: &[u8],
+    first: usize,
+    out: &mut [f32],
+    decode: impl Fn(&[u8; BYTES], &mut [f32; LEN]),
+) {
+    let blocks = &row.as_chunks::<BYTES>().0[first / LEN..];
+    for (block, out) in blocks.iter().zip(out.as_chunks_mut::<LEN>().0) {
+        decode(block, out);
+    }
+}
+
+/// 32 nibbles: the low ones of 16 bytes, then the high ones.
+#[inline(always)]
+fn nibble_block(codes: &[u8], out: &mut [f32; 32], value: impl Fn(u32) -> f32) {
+    for (k, code) in codes.iter().enumerate() {
+        out[k] = value(u32::from(code & 15));
+        out[k + 16] = value(u32::from(code >> 4));
+    }
+}
+
+/// Two halves of 128 elements, each four quarters of 32: low four bits of the codes
+/// in `ql`, upper two in `qh`, a scale for every 16 elements.
+#[inline(always)]
+fn q6_k_block(block: &[u8; 210], out: &mut [f32; 256]) {
+    let (ql, qh, scales) = (&block[..128], &block[128..192], &block[192..208]);
+    let d = f16_at(block, 208);
+    for (half, out) in out.as_chunks_mut::<128>().0.iter_mut().enumerate() {
+        for (quarter, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            for (k, x) in out.iter_mut().enumerate() {
+                let low = ql[64 * half + 32 * (quarter & 1) + k] >> (4 * (quarter >> 1)) & 15;
+                let high = qh[32 * half + k] >> (2 * quarter) & 3;
+                let code = f32::from(low | high << 4) - 32.0;
+                let scale = scales[8 * half + 2 * quarter + k / 16].cast_signed();
+                *x = d * f32::from(scale) * code;
+            }
+        }
+    }
+}

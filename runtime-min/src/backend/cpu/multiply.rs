@@ -1,0 +1,238 @@
+//! The one inner product of this backend.
+//!
+//! A vector lane is an output column, so a sum over k is a chain of fused
+//! multiply-adds in ascending k whatever the width of the vectors, the number of
+//! rows multiplied together, or where k is cut: partial sums wait in the output
+//! matrix, as f32, which changes nothing.
+
+use std::ops::Range;
+
+use super::decode::{self, Lanes};
+use super::matrix::{Matrix, TILE};
+use super::simd::SimdPath;
+use crate::pool::Block;
+
+/// Elements of k decoded at once: 64 KiB of lanes.
+pub(super) const K_BLOCK: usize = 512;
+/// Rows packed at once. Weights are decoded once for each such block of rows.
+pub(super) const ROW_BLOCK: usize = 256;
+
+/// Buffers of one worker.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    /// Rows of the left operand, as [`pack`] arranges them.
+    pub(super) packed: Vec<f32>,
+    /// A decoded piece of a strip.
+    pub(super) lanes: Vec<Lanes>,
+    /// Products that do not go straight to their output.
+    pub(super) partial: Vec<f32>,
+}
+
+impl Scratch {
+    pub(super) const fn new() -> Scratch {
+        Scratch {
+            packed: Vec::new(),
+            lanes: Vec::new(),
+            partial: Vec::new(),
+        }
+    }
+}
+
+/// At least `len` elements of a buffer that is kept; what they hold is unspecified.
+#[inline(always)]
+pub(super) fn at_least<T: Clone>(buffer: &mut Vec<T>, len: usize, fill: T) -> &mut [T] {
+    if buffer.len() < len {
+        buffer.resize(len, fill);
+    }
+    &mut buffer[..len]
+}
+
+/// Strips of a matrix and where their products go: `out` has a column for every
+/// output row of the strips.
+pub(super) struct Job<'m, 'b> {
+    pub(super) matrix: &'m Matrix<'m>,
+    pub(super) strips: Range<usize>,
+    pub(super) out: Block<'b>,
+}
+
+/// `out[i] = row(i) · matrixᵀ` for every job and `i < rows`, each row `cols` elements.
+#[inline(always)]
+pub(super) fn multiply<'x>(
+    path: SimdPath,
+    rows: usize,
+    cols: usize,
+    row: impl Fn(usize) -> &'x [f32],
+    jobs: &mut [Job<'_, '_>],
+    (packed, lanes): (&mut Vec<f32>, &mut Vec<Lanes>),
+) {
+    let packed = at_least(packed, rows.min(ROW_BLOCK) * cols.min(K_BLOCK), 0.0);
+    let lanes = at_least(lanes, cols.min(K_BLOCK).next_multiple_of(TILE), Lanes::ZERO);
+    for first_row in (0..rows).step_by(ROW_BLOCK) {
+        let row_count = ROW_BLOCK.min(rows - first_row);
+        for k in (0..cols.max(1)).step_by(K_BLOCK) {
+            let len = K_BLOCK.min(cols - k);
+            pack(
+                path,
+                row_count,
+                len,
+                |i| &row(first_row + i)[k..k + len],
+                packed,
+            );
+            let lanes = &mut lanes[..len.next_multiple_of(TILE)];
+            for job in &mut *jobs {
+                for strip in job.strips.clone() {
+                    decode::strip(job.matrix, strip, k, len, lanes);
+                    let col = (strip - job.strips.start) * TILE;
+                    let at = Target {
+                        first_row,
+                        col,
+                        fresh: k == 0,
+                    };
+                    product(path, &lanes[..len], packed, row_count, &mut job.out, at);
+                }
+            }
+        }
+    }
+}
+
+/// Rows multiplied together: as many as the accumulators of a path's registers
+/// take, and for the last rows of a block the largest smaller choice.
+#[inline(always)]
+fn together(path: SimdPath, rows: usize) -> usize {
+    let most = if path == SimdPath::Avx512 { 12 } else { 6 };
+    match rows.min(most) {
+        12.. => 12,
+        8.. => 8,
+        6.. if most == 6 => 6,
+        4.. => 4,
+        2.. => 2,
+        rows => rows,
+    }
+}
+
+/// Calls `each(first row, rows together)` over all rows.
+#[inline(always)]
+pub(super) fn for_rows_together(path: SimdPath, rows: usize, mut each: impl FnMut(usize, usize)) {
+    let mut first = 0;
+    while first < rows {
+        let count = together(path, rows - first);
+        each(first, count);
+        first += count;
+    }
+}
+
+/// Copies rows of `len` elements so that the elements k of rows multiplied
+/// together are neighbours: those of m rows from row i start at i · len, k by k.
+#[inline(always)]
+pub(super) fn pack<'x>(
+    path: SimdPath,
+    rows: usize,
+    len: usize,
+    row: impl Fn(usize) -> &'x [f32],
+    packed: &mut [f32],
+) {
+    for_rows_together(path, rows, |first, count| {
+        let packed = &mut packed[first * len..(first + count) * len];
+        for i in 0..count {
+            let places = packed[i..].iter_mut().step_by(count);
+            for (place, x) in places.zip(row(first + i)) {
+                *place = *x;
+            }
+        }
+    });
+}
+
+/// Where a product goes.
+#[derive(Clone, Copy)]
+pub(super) struct Target {
+    /// First row in the output.
+    pub(super) first_row: usize,
+    /// First column in the output.
+    pub(super) col: usize,
+    /// Whether sums start from zero, or from what the output holds.
+    pub(super) fresh: bool,
+}
+
+/// Adds `Σ packed[i][k] · lanes[k]` over ascending k to `rows` rows and up to 32
+/// columns of `out`.
+#[inline(always)]
+pub(super) fn product(
+    path: SimdPath,
+    lanes: &[Lanes],
+    packed: &[f32],
+    rows: usize,
+    out: &mut Block<'_>,
+    at: Target,
+) {
+    let len = lanes.len();
+    for_rows_together(path, rows, |first, count| {
+        let x = &packed[first * len..(first + count) * len];
+        let at = Target {
+            first_row: at.first_row + first,
+            ..at
+        };
+        rows_product(path, count, lanes, x, out, at);
+    });
+}
+
+/// [`product`] for rows that are multiplied together.
+#[inline(always)]
+pub(super) fn rows_product(
+    path: SimdPath,
+    count: usize,
+    lanes: &[Lanes],
+    x: &[f32],
+    out: &mut Block<'_>,
+    at: Target,
+) {
+    // 24 accumulators of 16 lanes, or 12 (NEON: 24) of the narrower vectors.
+    if path == SimdPath::Avx512 {
+        match count {
+            12 => tile::<12, 32>(lanes, x, out, at),
+            8 => tile::<8, 32>(lanes, x, out, at),
+            4 => tile::<4, 32>(lanes, x, out, at),
+            2 => tile::<2, 32>(lanes, x, out, at),
+            _ => tile::<1, 32>(lanes, x, out, at),
+        }
+    } else {
+        match count {
+            6 => tile::<6, 16>(lanes, x, out, at),
+            4 => tile::<4, 16>(lanes, x, out, at),
+            2 => tile::<2, 16>(lanes, x, out, at),
+            _ => tile::<1, 16>(lanes, x, out, at),
+        }
+    }
+}
+
+#[inline(always)]
+fn tile<const ROWS: usize, const WIDTH: usize>(
+    lanes: &[Lanes],
+    x: &[f32],
+    out: &mut Block<'_>,
+    at: Target,
+) {
+    let x = x.as_chunks::<ROWS>().0;
+    for lane in (0..TILE).step_by(WIDTH) {
+        let col = at.col + lane;
+        if col >= out.cols() {
+            return;
+        }
+        let width = WIDTH.min(out.cols() - col);
+        let mut sums = [[0.0f32; WIDTH]; ROWS];
+        if !at.fresh {
+            for (i, sums) in sums.iter_mut().enumerate() {
+                sums[..width].copy_from_slice(&out.row(at.first_row + i)[col..col + width]);
+            }
+        }
+        for (lanes, x) in lanes.iter().zip(x) {
+            for (sums, x) in sums.iter_mut().zip(x) {
+                for (sum, w) in sums.iter_mut().zip(&lanes.0[lane..lane + WIDTH]) {
+                    *sum = w.mul_add(*x, *sum);
+                }
+            }
+        }
+        for (i, sums) in sums.iter().enumerate() {
+            out.row(at.first_row + i)[col..col + width].copy_from_slice(&sums[..width]);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Rotary position embedding.
+
+use estream_schemas::program::RopePairing;
+
+use super::elementwise::rows_together;
+use super::{Cpu, row_count};
+use crate::math::{exp64, ln64, sin_cos};
+
+/// Cosines and sines of the angles `pos · theta^(−2i/dims)`, one row a position.
+///
+/// A model was trained with angles computed in f32, so these are: the exponent, the
+/// power, its reciprocal and the product with the position are each rounded to f32.
+#[derive(Clone, Debug)]
+pub struct RopeTable {
+    dims: usize,
+    /// `[positions, dims]`: dims/2 cosines, then dims/2 sines.
+    rows: Vec<f32>,
+}
+
+impl RopeTable {
+    /// The table for `count` positions from `first_position`, which rotates `dims`
+    /// (even) dimensions. It takes `count · dims` f32.
+    ///
+    /// # Panics
+    /// If `dims` is odd or zero, or `theta` is not positive and finite.
+    pub fn new(theta: f32, dims: usize, first_position: usize, count: usize) -> RopeTable {
+        assert!(
+            dims > 0 && dims.is_multiple_of(2),
+            "dimensions rotate in pairs"
+        );
+        assert!(
+            theta.is_normal() && theta > 0.0,
+            "the base of a power is positive"
+        );
+        let ln_theta = ln64(f64::from(theta));
+        let frequencies = (0..dims / 2).map(|i| {
+            let exponent = (2 * i) as f32 / dims as f32;
+            1.0 / exp64(f64::from(exponent) * ln_theta) as f32
+        });
+        let frequencies: Vec<f32> = frequencies.collect();
+        let mut rows = vec![0.0; count * dims];
+        for (t, row) in rows.chunks_exact_mut(dims).enumerate() {
+            let position = (first_position + t) as f32;
+            let (cosines, sines) = row.split_at_mut(dims / 2);
+            for (i, frequency) in frequencies.iter().enumerate() {
+                let (sin, cos) = sin_cos(f64::from(position * frequency));
+                (cosines[i], sines[i]) = (cos as f32, sin as f32);
+            }
+        }
+        RopeTable { dims, rows }
+    }
+
+    /// Dimensions of a head that rotate.
+    pub fn dims(&self) -> usize {
+        self.dims
+    }
+
+    /// Positions in the table.
+    pub fn positions(&self) -> usize {
+        self.rows.len() / self.dims
+    }
+}
+
+/// (a, b) rotated: each product rounded, then added.
+fn rotate(a: &mut f32, b: &mut f32, cos: f32, sin: f32) {
+    (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+}
+
+impl Cpu {
+    /// Rotates the last `table.dims()` dimensions of every head of `x`, in
+    /// place; row t of `x` by row t of the table, which has as many.
+    ///
+    /// # Panics
+    /// If the lengths do not fit.
+    pub fn rope(&mut self, x: &mut [f32], heads: usize, pairing: RopePairing, table: &RopeTable) {
+        let width = x.len().checked_div(table.positions()).unwrap_or(0);
+        row_count(x, width);
+        if x.is_empty() {
+            return;
+        }
+        let head_dim = width.checked_div(heads).unwrap_or(0);
+        assert_eq!(width, heads * head_dim, "heads of one width");
+        assert!(table.dims <= head_dim, "a head rotates no more than itself");
+        let half = table.dims / 2;
+        let block = (rows_together(width), usize::MAX);
+        self.pool.for_blocks(x, width, block, |mut block, _| {
+            for i in 0..block.rows() {
+                let angles = &table.rows[(block.first_row() + i) * table.dims..][..table.dims];
+                let (cos, sin) = angles.split_at(half);
+                for head in block.row(i).chunks_exact_mut(head_dim) {
+                    let rotated = &mut head[head_dim - table.dims..];
+                    match pairing {
+                        RopePairing::Half => {
+                            let (a, b) = rotated.split_at_mut(half);
+                            for j in 0..half {
+                                rotate(&mut a[j], &mut b[j], cos[j], sin[j]);
+                            }
+                        }
+                        RopePairing::Adjacent => {
+                            for (j, [a, b]) in rotated.as_chunks_mut::<2>().0.iter_mut().enumerate()
+                            {
+                                rotate(a, b, cos[j], sin[j]);
+                            }
+                        }
+                    }
+                }
+            }
+        });
+    }
+}
