@@ -81,7 +81,7 @@ impl Kernel for AttentionKernel<'_, '_> {
         let lanes = at_least(lanes, (key_dim * KEYS / TILE).max(KEYS), Lanes::ZERO);
         let partial = at_least(partial, rows * (KEYS + value_dim), 0.0);
         let (scores, sums) = partial.split_at_mut(rows * KEYS);
-        let (mut scores, mut sums) = (Block::of(scores, KEYS), Block::of(sums, value_dim));
+        let mut sums = Block::of(sums, value_dim);
         let mut softmax = vec![
             Softmax {
                 max: f32::NEG_INFINITY,
@@ -123,11 +123,13 @@ impl Kernel for AttentionKernel<'_, '_> {
                     col: strip * TILE,
                     fresh: true,
                 };
+                let mut scores = Block::of(scores, KEYS);
                 product(path, lanes, queries, rows, &mut scores, at);
             }
 
             for (row, softmax) in softmax.iter_mut().enumerate() {
-                let rescale = softmax.add(form.scale, &mut scores.row(row)[..], seen(row));
+                let scores = &mut scores[row * KEYS..][..KEYS];
+                let rescale = softmax.add(form.scale, scores, seen(row));
                 if first_key == 0 {
                     sums.row(row).fill(0.0);
                 } else if seen(row) > 0 {
@@ -136,14 +138,13 @@ impl Kernel for AttentionKernel<'_, '_> {
                     }
                 }
             }
-            for_rows_together(path, rows, |first, count| {
-                for i in 0..count {
-                    let places = weights[first * KEYS + i..].iter_mut().step_by(count);
-                    for (place, x) in places.zip(&*scores.row(first + i)) {
-                        *place = *x;
-                    }
-                }
-            });
+            pack(
+                path,
+                rows,
+                KEYS,
+                |row| &scores[row * KEYS..][..KEYS],
+                weights,
+            );
 
             for col in (0..value_dim).step_by(TILE) {
                 let width = TILE.min(value_dim - col);
@@ -265,5 +266,108 @@ impl Cpu {
                 scratch: &mut scratch_of(scratch, worker),
             });
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Random, bits, every_way, one_way};
+    use super::*;
+
+    fn exact(form: &AttentionForm, q: &[f32], k: &[f32], v: &[f32]) -> Vec<f64> {
+        let (group, kd, vd) = (form.group(), form.key_dim, form.value_dim);
+        let mut out = Vec::new();
+        for (t, q) in q.chunks_exact(form.heads * kd).enumerate() {
+            for (head, q) in q.chunks_exact(kd).enumerate() {
+                let row = |j: usize| j * form.kv_heads + head / group;
+                let scores = (0..=form.position + t).map(|j| {
+                    let terms = q.iter().zip(&k[row(j) * kd..][..kd]);
+                    let dot: f64 = terms.map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
+                    dot * f64::from(form.scale)
+                });
+                let scores: Vec<f64> = scores.collect();
+                let max = scores.iter().copied().fold(f64::MIN, f64::max);
+                let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
+                let sum: f64 = weights.iter().sum();
+                for d in 0..vd {
+                    let terms = weights.iter().enumerate();
+                    let dot: f64 = terms.map(|(j, w)| w * f64::from(v[row(j) * vd + d])).sum();
+                    out.push(dot / sum);
+                }
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn attention_is_right_and_the_same_bits_in_every_way_and_however_it_is_cut() {
+        for (tokens, heads, kv_heads, key_dim, value_dim) in [
+            (1, 1, 1, 4, 4),
+            (70, 4, 2, 16, 16),
+            (200, 6, 1, 24, 40),
+            (129, 2, 2, 64, 64),
+            (150, 3, 3, 5, 33),
+        ] {
+            let whole = AttentionForm {
+                heads,
+                kv_heads,
+                key_dim,
+                value_dim,
+                scale: 3.0 / (key_dim as f32).sqrt(),
+                position: 0,
+            };
+            let q = Random::new(1).reals(tokens * heads * key_dim);
+            let k = Random::new(2).reals(tokens * kv_heads * key_dim);
+            let v = Random::new(3).reals(tokens * kv_heads * value_dim);
+            let mut first = vec![f32::NAN; tokens * heads * value_dim];
+            one_way().attention(&whole, &q, &k, &v, &mut first);
+            for (got, exact) in first.iter().zip(exact(&whole, &q, &k, &v)) {
+                assert!(
+                    (f64::from(*got) - exact).abs() < 2e-6,
+                    "{got} is not {exact}"
+                );
+            }
+            for mut cpu in every_way() {
+                for cut in [0, 1, 3, 63, 64, 65, 130] {
+                    let cut = cut.min(tokens);
+                    let mut again = vec![f32::NAN; first.len()];
+                    let (head, tail) = again.split_at_mut(cut * heads * value_dim);
+                    let (q_head, q_tail) = q.split_at(cut * heads * key_dim);
+                    let (k_head, v_head) = (
+                        &k[..cut * kv_heads * key_dim],
+                        &v[..cut * kv_heads * value_dim],
+                    );
+                    cpu.attention(&whole, q_head, k_head, v_head, head);
+                    let rest = AttentionForm {
+                        position: cut,
+                        ..whole
+                    };
+                    cpu.attention(&rest, q_tail, &k, &v, tail);
+                    assert_eq!(bits(&again), bits(&first), "cut at {cut} {cpu:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_token_never_sees_a_later_one() {
+        let form = AttentionForm {
+            heads: 2,
+            kv_heads: 1,
+            key_dim: 8,
+            value_dim: 8,
+            scale: 1.0,
+            position: 0,
+        };
+        let q = Random::new(1).reals(90 * 16);
+        let mut k = Random::new(2).reals(90 * 8);
+        let mut v = Random::new(3).reals(90 * 8);
+        let (mut before, mut after) = (vec![0.0; 90 * 16], vec![0.0; 90 * 16]);
+        one_way().attention(&form, &q, &k, &v, &mut before);
+        k[80 * 8..].fill(f32::NAN);
+        v[80 * 8..].fill(f32::INFINITY);
+        one_way().attention(&form, &q, &k, &v, &mut after);
+        assert_eq!(bits(&before[..80 * 16]), bits(&after[..80 * 16]));
+        assert!(after[80 * 16..].iter().all(|x| !x.is_finite()));
     }
 }

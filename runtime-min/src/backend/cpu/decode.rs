@@ -290,3 +290,52 @@ fn q6_k_block(block: &[u8; 210], out: &mut [f32; 256]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::simd::{Kernel, Simd, SimdPath};
+    use super::super::testing::{Known, LAYOUTS};
+    use super::*;
+
+    struct StripKernel<'a>(&'a Matrix<'a>, usize, usize, usize, &'a mut [Lanes]);
+
+    impl Kernel for StripKernel<'_> {
+        #[inline(always)]
+        fn run(self, _: SimdPath) {
+            strip(self.0, self.1, self.2, self.3, self.4);
+        }
+    }
+
+    #[test]
+    fn strips_of_every_layout_are_the_numbers_that_were_stored() {
+        for (seed, layout) in LAYOUTS.iter().enumerate() {
+            // A last tile that is not full needs a tiled layout.
+            let cols = if layout.contains("t32") { 592 } else { 768 };
+            let known = Known::random(layout, 40, cols, seed as u64);
+            for simd in SimdPath::ALL.into_iter().filter_map(Simd::new) {
+                for (strip, first, len) in [
+                    (0, 0, 512),
+                    (1, 0, 512),
+                    (0, 512, cols - 512),
+                    (1, 512, cols - 512),
+                ] {
+                    let mut out = [Lanes([f32::NAN; TILE]); 512];
+                    let out = &mut out[..len.next_multiple_of(TILE)];
+                    simd.run(StripKernel(&known.matrix(), strip, first, len, out));
+                    for (k, lanes) in out[..len].iter().enumerate() {
+                        for (n, x) in lanes.0.iter().enumerate() {
+                            let row = strip * TILE + n;
+                            if row < 40 {
+                                assert_eq!(
+                                    *x,
+                                    known.row(row)[first + k],
+                                    "({row}, {k}) of {layout}"
+                                );
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -57,3 +57,27 @@ impl Cpu {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Random, every_way};
+    use super::PIECE;
+
+    #[test]
+    fn every_element_is_touched_once() {
+        let (width, tokens) = (300, PIECE / 200);
+        let x = Random::new(1).reals(width * tokens);
+        let y = Random::new(2).reals(width * tokens);
+        let bias = Random::new(3).reals(width);
+        for mut cpu in every_way() {
+            let mut out = y.clone();
+            cpu.add_scaled(&x, 0.3, &mut out);
+            cpu.scale(&mut out, 1.7);
+            cpu.add_bias(&mut out, &bias);
+            for (i, out) in out.iter().enumerate() {
+                assert_eq!(*out, (y[i] + 0.3 * x[i]) * 1.7 + bias[i % width]);
+            }
+            cpu.scale(&mut [], 2.0);
+        }
+    }
+}

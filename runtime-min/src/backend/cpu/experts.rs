@@ -181,3 +181,124 @@ impl Cpu {
         worker * threads.max(1) as u64 + floats(expert_rows, ff)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Known, Random, bits, every_way, one_way};
+    use super::*;
+
+    struct Case {
+        gate: Known,
+        up: Known,
+        down: Known,
+        x: Vec<f32>,
+        routes: Vec<Route>,
+    }
+
+    impl Case {
+        fn new(layout: &str, hidden: usize, ff: usize, tokens: u32) -> Case {
+            let mut random = Random::new(u64::from(tokens));
+            let routes = (0..tokens).filter(|t| t % 3 != 1).map(|token| Route {
+                token,
+                weight: random.real(),
+            });
+            Case {
+                routes: routes.collect(),
+                gate: Known::random(layout, ff, hidden, 1),
+                up: Known::random(layout, ff, hidden, 2),
+                down: Known::random(layout, hidden, ff, 3),
+                x: Random::new(4).reals(tokens as usize * hidden),
+            }
+        }
+
+        fn expert(&self) -> Expert<'_> {
+            Expert {
+                gate: self.gate.matrix(),
+                up: self.up.matrix(),
+                down: self.down.matrix(),
+            }
+        }
+    }
+
+    #[test]
+    fn an_expert_adds_its_weighted_network_to_its_tokens_only() {
+        for (layout, hidden, ff, tokens) in [
+            ("q4_0.t32.direct", 128, 64, 20),
+            ("q4_1.t32.pair", 48, 80, 7),
+            ("bf16.t32", 96, 544, 33),
+        ] {
+            let case = Case::new(layout, hidden, ff, tokens);
+            let before = Random::new(5).reals(case.x.len());
+            let mut first = before.clone();
+            one_way().expert(&case.x, &case.expert(), &case.routes, &mut first);
+
+            let mut exact: Vec<_> = before.iter().map(|x| f64::from(*x)).collect();
+            let mut magnitude = exact.clone();
+            for route in &case.routes {
+                let x = &case.x[route.token as usize * hidden..][..hidden];
+                let gate = case.gate.exact_products(x);
+                let up = case.up.exact_products(x);
+                for n in 0..hidden {
+                    let at = route.token as usize * hidden + n;
+                    for k in 0..ff {
+                        let (gate, up) = (gate[k], up[k]);
+                        let h = gate.0 / (1.0 + (-gate.0).exp()) * up.0;
+                        let w = f64::from(route.weight) * f64::from(case.down.row(n)[k]);
+                        exact[at] += w * h;
+                        magnitude[at] += (w * gate.1 * up.1).abs();
+                    }
+                }
+            }
+            for (i, got) in first.iter().enumerate() {
+                let error = (f64::from(*got) - exact[i]).abs();
+                assert!(
+                    error <= 1e-5 * magnitude[i].abs().max(1.0),
+                    "{layout} {i}: {error}"
+                );
+                let token = (i / hidden) as u32;
+                if case.routes.iter().all(|route| route.token != token) {
+                    assert_eq!(got.to_bits(), before[i].to_bits());
+                }
+            }
+
+            for cpu in every_way() {
+                for rows in [0, 3, 300] {
+                    let mut cpu = Cpu::new(cpu.threads(), cpu.simd())
+                        .unwrap()
+                        .with_expert_rows(rows);
+                    let mut again = before.clone();
+                    cpu.expert(&case.x, &case.expert(), &case.routes, &mut again);
+                    assert_eq!(bits(&again), bits(&first), "{layout} {rows} {cpu:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_expert_without_routes_changes_nothing() {
+        let case = Case::new("q8_0.t32", 32, 32, 2);
+        let mut out = case.x.clone();
+        one_way().expert(&case.x, &case.expert(), &[], &mut out);
+        assert_eq!(out, case.x);
+    }
+
+    #[test]
+    fn buffers_stay_within_what_was_announced() {
+        let case = Case::new("f16.t32", 640, 576, 400);
+        for threads in [1, 3] {
+            let mut cpu = Cpu::new(threads, super::super::Simd::detect())
+                .unwrap()
+                .with_expert_rows(40);
+            let mut out = case.x.clone();
+            cpu.expert(&case.x, &case.expert(), &case.routes, &mut out);
+            let mut bytes = 4 * cpu.hidden.capacity();
+            for worker in 0..threads {
+                let scratch = scratch_of(&cpu.scratch, worker);
+                bytes += 4 * (scratch.packed.capacity() + scratch.partial.capacity());
+                bytes += 4 * TILE * scratch.lanes.capacity();
+            }
+            let bound = Cpu::scratch_bytes(threads, 40, 576, 640);
+            assert!(bytes > 0 && bytes as u64 <= bound, "{bytes} of {bound}");
+        }
+    }
+}

@@ -125,3 +125,99 @@ impl Cpu {
             });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Known, LAYOUTS, Random, bits, every_way, one_way};
+    use proptest::prelude::*;
+
+    /// A number of columns the layout can have, about `cols`.
+    fn fitting(layout: &str, cols: usize) -> usize {
+        match layout {
+            _ if layout.contains("q6_k") => cols.next_multiple_of(256),
+            _ if layout.contains("q") || layout.contains("mx") => {
+                if layout.contains("rows") {
+                    cols.next_multiple_of(32)
+                } else {
+                    cols
+                }
+            }
+            _ => cols,
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(12))]
+        #[test]
+        fn products_are_right_and_the_same_bits_in_every_way(
+            tokens in 1usize..40, rows in 1usize..140, cols in 1usize..700, cut in 0usize..40, seed: u64,
+        ) {
+            for layout in LAYOUTS {
+                let cols = fitting(layout, cols);
+                let known = Known::random(layout, rows, cols, seed);
+                let matrix = known.matrix();
+                let x = Random::new(seed ^ 1).reals(tokens * cols);
+                let mut first = vec![f32::NAN; tokens * rows];
+                one_way().linear(&x, &matrix, &mut first);
+                for (got, (exact, magnitude)) in first.iter().zip(known.exact_products(&x)) {
+                    prop_assert!((f64::from(*got) - exact).abs() <= 2e-5 * magnitude, "{}", layout);
+                }
+                let cut = cut.min(tokens);
+                for mut cpu in every_way() {
+                    let mut again = vec![f32::NAN; tokens * rows];
+                    let (head, tail) = again.split_at_mut(cut * rows);
+                    cpu.linear(&x[..cut * cols], &matrix, head);
+                    cpu.linear(&x[cut * cols..], &matrix, tail);
+                    prop_assert_eq!(bits(&again), bits(&first), "{} {:?}", layout, cpu);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn more_tokens_and_columns_than_a_block_are_cut_without_a_trace() {
+        let (tokens, rows, cols) = (260, 70, 1100);
+        let known = Known::random("q4_0.t32.direct", rows, cols, 5);
+        let x = Random::new(6).reals(tokens * cols);
+        let mut out = vec![f32::NAN; tokens * rows];
+        one_way().linear(&x, &known.matrix(), &mut out);
+        for t in [0, 255, 256, 259] {
+            for n in [0, 31, 69] {
+                let terms = x[t * cols..][..cols].iter().zip(known.row(n));
+                let chain = terms.fold(0.0f32, |sum, (x, w)| w.mul_add(*x, sum));
+                assert_eq!(out[t * rows + n].to_bits(), chain.to_bits());
+            }
+        }
+    }
+
+    #[test]
+    fn listed_rows_are_the_rows_of_the_whole() {
+        let known = Known::random("q8_0.t32", 50, 64, 1);
+        let x = Random::new(2).reals(9 * 64);
+        let mut all = vec![0.0; 9 * 50];
+        let mut some = vec![0.0; 3 * 50];
+        let mut cpu = one_way();
+        cpu.linear(&x, &known.matrix(), &mut all);
+        cpu.linear_rows(&x, &[8, 0, 8], &known.matrix(), &mut some);
+        for (i, t) in [8, 0, 8].into_iter().enumerate() {
+            assert_eq!(some[i * 50..][..50], all[t * 50..][..50]);
+        }
+        cpu.linear_rows(&x, &[], &known.matrix(), &mut []);
+    }
+
+    #[test]
+    fn embedded_tokens_are_scaled_rows_of_the_table() {
+        for layout in ["q4_0.t32.pair", "q6_k.rows"] {
+            let known = Known::random(layout, 70, 256, 3);
+            let ids: Vec<u32> = (0..40).map(|i| i * 7 % 70).collect();
+            for mut cpu in every_way() {
+                let mut out = vec![0.0; ids.len() * 256];
+                cpu.embed(&known.matrix(), &ids, 0.5, &mut out);
+                for (id, out) in ids.iter().zip(out.chunks_exact(256)) {
+                    let row = known.row(*id as usize);
+                    assert!(out.iter().zip(row).all(|(x, w)| *x == w * 0.5));
+                }
+            }
+        }
+    }
+}

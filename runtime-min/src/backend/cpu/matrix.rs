@@ -177,3 +177,52 @@ impl<'a> Matrix<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Known, LAYOUTS};
+    use super::*;
+
+    #[test]
+    fn rows_of_every_layout_are_the_numbers_that_were_stored() {
+        for (seed, layout) in LAYOUTS.iter().enumerate() {
+            let cols = if layout.contains("q6_k") { 512 } else { 64 };
+            let known = Known::random(layout, 33, cols, seed as u64);
+            let mut row = vec![f32::NAN; cols];
+            for n in 0..33 {
+                known.matrix().row(n, &mut row);
+                assert_eq!(row, known.row(n), "row {n} of {layout}");
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_that_hold_no_matrix_are_refused() {
+        let q4_0: Layout = "q4_0.t32.direct".parse().unwrap();
+        let bytes = [0; 2 * 576 + 5];
+        assert!(Matrix::new(q4_0, 64, 32, &bytes).is_ok());
+        assert!(Matrix::new(q4_0, 1, 33, &bytes).is_ok());
+        assert!(Matrix::new(q4_0, 0, 32, &[]).is_ok());
+        let short = Matrix::new(q4_0, 65, 32, &bytes).unwrap_err();
+        assert_eq!(
+            short.to_string(),
+            "a matrix of 65 rows of 32 elements in q4_0.t32.direct takes 1728 bytes and has 1157: rebuild the bundle"
+        );
+        let (rows, cols) = (usize::MAX, usize::MAX);
+        let layout = q4_0;
+        assert_eq!(
+            Matrix::new(q4_0, rows, cols, &bytes).unwrap_err(),
+            MatrixError::Shape { layout, rows, cols }
+        );
+        let rows: Layout = "q4_0.rows".parse().unwrap();
+        assert!(matches!(
+            Matrix::new(rows, 1, 48, &bytes),
+            Err(MatrixError::Shape { .. })
+        ));
+        let layout: Layout = "iq2_xs.rows".parse().unwrap();
+        assert_eq!(
+            Matrix::new(layout, 1, 256, &bytes).unwrap_err(),
+            MatrixError::Unsupported { layout }
+        );
+    }
+}

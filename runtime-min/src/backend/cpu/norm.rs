@@ -102,3 +102,36 @@ impl Cpu {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Random, bits, every_way, one_way};
+
+    #[test]
+    fn norms_are_right_and_the_same_bits_in_every_way() {
+        for (tokens, width) in [(3, 2048), (5, 7), (700, 128), (1, 1)] {
+            let x = Random::new(width as u64).reals(tokens * width);
+            let weight = Random::new(9).reals(width);
+            let mut first = vec![0.0; x.len()];
+            one_way().rms_norm(&x, &weight, 1e-5, &mut first);
+            for (t, row) in x.chunks_exact(width).enumerate() {
+                let squares: f64 = row.iter().map(|x| f64::from(*x).powi(2)).sum();
+                let factor = (squares / width as f64 + f64::from(1e-5f32)).sqrt().recip();
+                for (j, x) in row.iter().enumerate() {
+                    let exact = f64::from(*x) * factor * f64::from(weight[j]);
+                    let got = f64::from(first[t * width + j]);
+                    assert!((got - exact).abs() <= 1e-6 * exact.abs(), "{got} {exact}");
+                }
+            }
+            for mut cpu in every_way() {
+                let mut again = vec![0.0; x.len()];
+                cpu.rms_norm(&x, &weight, 1e-5, &mut again);
+                assert_eq!(bits(&again), bits(&first));
+                // Heads in one row, or each a row of its own.
+                let mut in_place = x.clone();
+                cpu.qk_norm(&mut in_place, &weight, 1e-5);
+                assert_eq!(bits(&in_place), bits(&first));
+            }
+        }
+    }
+}

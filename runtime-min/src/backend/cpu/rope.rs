@@ -108,3 +108,59 @@ impl Cpu {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Random, bits, every_way};
+    use super::*;
+
+    #[test]
+    fn pairs_rotate_by_position_times_frequency_and_the_rest_stays() {
+        let (heads, head_dim, dims, theta) = (3, 12, 8, 10_000.0f32);
+        for (pairing, first) in [(RopePairing::Half, 0), (RopePairing::Adjacent, 500)] {
+            let x = Random::new(4).reals(6 * heads * head_dim);
+            let table = RopeTable::new(theta, dims, first, 6);
+            let mut first_bits = None;
+            for mut cpu in every_way() {
+                let mut out = x.clone();
+                cpu.rope(&mut out, heads, pairing, &table);
+                for (i, (x, out)) in x
+                    .chunks_exact(head_dim)
+                    .zip(out.chunks_exact(head_dim))
+                    .enumerate()
+                {
+                    assert_eq!(x[..4], out[..4]);
+                    let position = (first + i / heads) as f64;
+                    for j in 0..dims / 2 {
+                        let (a, b) = match pairing {
+                            RopePairing::Half => (4 + j, 4 + j + dims / 2),
+                            RopePairing::Adjacent => (4 + 2 * j, 4 + 2 * j + 1),
+                        };
+                        let frequency = f64::from(theta).powf(-2.0 * j as f64 / dims as f64);
+                        let (sin, cos) = (position * frequency).sin_cos();
+                        let (xa, xb) = (f64::from(x[a]), f64::from(x[b]));
+                        let tolerance = 1e-6 + 1e-7 * position;
+                        assert!((f64::from(out[a]) - (xa * cos - xb * sin)).abs() < tolerance);
+                        assert!((f64::from(out[b]) - (xb * cos + xa * sin)).abs() < tolerance);
+                    }
+                }
+                let out = bits(&out);
+                assert_eq!(first_bits.get_or_insert_with(|| out.clone()), &out);
+            }
+        }
+    }
+
+    #[test]
+    fn a_table_cut_in_two_is_the_same_table() {
+        let whole = RopeTable::new(1e6, 64, 0, 300);
+        let tail = RopeTable::new(1e6, 64, 200, 100);
+        assert_eq!(bits(&whole.rows[200 * 64..]), bits(&tail.rows));
+        assert_eq!((tail.dims(), tail.positions()), (64, 100));
+    }
+
+    #[test]
+    fn no_tokens_rotate_to_none() {
+        let table = RopeTable::new(1e4, 8, 0, 0);
+        every_way()[0].rope(&mut [], 2, RopePairing::Half, &table);
+    }
+}

@@ -259,3 +259,211 @@ impl Cpu {
         result.map(|()| routes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Known, Random, bits, every_way, one_way};
+    use super::*;
+    use estream_schemas::real::Real;
+
+    /// Scores, choice and weights for logits that are given.
+    fn choose(
+        logits: &[f32],
+        bias: Option<&[f32]>,
+        form: &RouterForm,
+    ) -> Result<Routes, RouterError> {
+        let bytes: Vec<u8> = logits.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let w = Matrix::new("f32.rows".parse().unwrap(), logits.len(), 1, &bytes).unwrap();
+        let mut results = every_way()
+            .into_iter()
+            .map(|mut cpu| cpu.router(&[1.0], &w, bias, form));
+        let first = results.next().unwrap();
+        assert!(results.all(|result| result == first));
+        first
+    }
+
+    fn form(
+        scoring: Scoring,
+        score: ScoreWhen,
+        top_k: u64,
+        renormalise: Renormalise,
+        scale: f32,
+    ) -> RouterForm {
+        RouterForm {
+            scoring,
+            score,
+            top_k,
+            renormalise,
+            scale: Real::new(scale).unwrap(),
+        }
+    }
+
+    /// Logits whose exponentials are 1, 4, 2, 4, 0.5 over their sum 11.5.
+    const POWERS: [f32; 5] = [0.0, 1.386_294_4, 0.693_147_2, 1.386_294_4, -0.693_147_2];
+
+    #[test]
+    fn every_form_weighs_as_its_family_does() {
+        use Renormalise::{None as Never, Sum, SumPlus};
+        use ScoreWhen::{AfterTopK, BeforeTopK};
+        use Scoring::{Sigmoid, Softmax};
+        // Sigmoids of the same logits: 1/2, 4/5, 2/3, 4/5, 1/3.
+        let bias = [10.0, 0.0, 0.0, 0.0, 5.0];
+        let one = Real::ONE;
+        for (form, bias, chosen, weights) in [
+            (
+                form(Softmax, BeforeTopK, 3, Never, 1.0),
+                None,
+                [1, 3, 2],
+                [4.0 / 11.5, 4.0 / 11.5, 2.0 / 11.5],
+            ),
+            (
+                form(Softmax, BeforeTopK, 3, Sum, 1.0),
+                None,
+                [1, 3, 2],
+                [0.4, 0.4, 0.2],
+            ),
+            (
+                form(Softmax, AfterTopK, 3, Never, 2.0),
+                None,
+                [1, 3, 2],
+                [0.8, 0.8, 0.4],
+            ),
+            (
+                form(Softmax, BeforeTopK, 3, SumPlus(one), 1.0),
+                None,
+                [1, 3, 2],
+                [4.0 / 21.5, 4.0 / 21.5, 2.0 / 21.5],
+            ),
+            (
+                form(Sigmoid, BeforeTopK, 3, Never, 1.0),
+                None,
+                [1, 3, 2],
+                [0.8, 0.8, 2.0 / 3.0],
+            ),
+            (
+                form(Sigmoid, AfterTopK, 3, Never, 0.5),
+                None,
+                [1, 3, 2],
+                [0.4, 0.4, 1.0 / 3.0],
+            ),
+            (
+                form(Sigmoid, BeforeTopK, 3, Sum, 1.0),
+                Some(&bias[..]),
+                [0, 4, 1],
+                [15.0 / 49.0, 10.0 / 49.0, 24.0 / 49.0],
+            ),
+            (
+                form(Softmax, AfterTopK, 3, Never, 1.0),
+                Some(&bias[..]),
+                [0, 4, 1],
+                [1.0 / 5.5, 0.5 / 5.5, 4.0 / 5.5],
+            ),
+        ] {
+            let routes = choose(&POWERS, bias, &form).unwrap();
+            assert_eq!(routes.experts, chosen, "{form:?}");
+            for (got, exact) in routes.weights.iter().zip(weights) {
+                assert!(
+                    (f64::from(*got) - exact).abs() < 3e-7,
+                    "{form:?}: {got} is not {exact}"
+                );
+            }
+            assert_eq!(routes.logits, POWERS);
+        }
+    }
+
+    #[test]
+    fn of_equal_scores_the_lower_expert_wins() {
+        let form = form(
+            Scoring::Softmax,
+            ScoreWhen::BeforeTopK,
+            4,
+            Renormalise::Sum,
+            1.0,
+        );
+        let routes = choose(&[0.0, 1.0, -0.0, 1.0, 0.0, 1.0], None, &form).unwrap();
+        assert_eq!(routes.experts, [1, 3, 5, 0]);
+        let routes = choose(&[2.0; 6], None, &form).unwrap();
+        assert_eq!(routes.experts, [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn scores_that_are_not_finite_are_named() {
+        for scoring in [Scoring::Softmax, Scoring::Sigmoid] {
+            for score in [ScoreWhen::BeforeTopK, ScoreWhen::AfterTopK] {
+                let form = form(scoring, score, 1, Renormalise::None, 1.0);
+                for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    let named = RouterError::NonFinite {
+                        token: 0,
+                        expert: 2,
+                    };
+                    assert_eq!(choose(&[0.0, 1.0, bad], None, &form), Err(named));
+                    assert_eq!(choose(&[0.0; 3], Some(&[0.0, 0.0, bad]), &form), Err(named));
+                }
+            }
+        }
+        // Scores that vanish leave nothing to divide by.
+        let form = form(
+            Scoring::Sigmoid,
+            ScoreWhen::BeforeTopK,
+            2,
+            Renormalise::Sum,
+            1.0,
+        );
+        let named = RouterError::NonFinite {
+            token: 0,
+            expert: 0,
+        };
+        assert_eq!(choose(&[-200.0, -200.0], None, &form), Err(named));
+    }
+
+    #[test]
+    fn a_choice_of_none_or_of_more_than_there_are_is_refused() {
+        for top_k in [0, 4, u64::MAX] {
+            let form = form(
+                Scoring::Softmax,
+                ScoreWhen::BeforeTopK,
+                top_k,
+                Renormalise::None,
+                1.0,
+            );
+            let refused = RouterError::TopK { top_k, experts: 3 };
+            assert_eq!(choose(&[0.0; 3], None, &form), Err(refused));
+        }
+    }
+
+    #[test]
+    fn tokens_are_routed_alike_together_and_alone_and_sorted_by_expert() {
+        let w = Known::random("f32.t32", 40, 96, 8);
+        let x = Random::new(9).reals(31 * 96);
+        let form = form(
+            Scoring::Softmax,
+            ScoreWhen::BeforeTopK,
+            6,
+            Renormalise::Sum,
+            1.0,
+        );
+        let all = one_way().router(&x, &w.matrix(), None, &form).unwrap();
+        for mut cpu in every_way() {
+            for (t, x) in x.chunks_exact(96).enumerate() {
+                let alone = cpu.router(x, &w.matrix(), None, &form).unwrap();
+                assert_eq!(alone.experts, all.experts[t * 6..][..6]);
+                assert_eq!(bits(&alone.weights), bits(&all.weights[t * 6..][..6]));
+            }
+        }
+        let sorted = all.by_expert(40);
+        let mut seen = 0;
+        for expert in 0..40 {
+            let routes = sorted.of(expert);
+            assert!(routes.is_sorted_by(|a, b| a.token < b.token));
+            for route in routes {
+                let token = route.token as usize * 6;
+                let i = all.experts[token..token + 6]
+                    .iter()
+                    .position(|e| *e as usize == expert);
+                assert_eq!(all.weights[token + i.unwrap()], route.weight);
+            }
+            seen += routes.len();
+        }
+        assert_eq!(seen, 31 * 6);
+    }
+}
