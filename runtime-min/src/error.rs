@@ -1,0 +1,200 @@
+//! Why a bundle cannot be run.
+
+use std::io;
+use std::path::PathBuf;
+
+use estream_schemas::exit::Exit;
+use estream_schemas::layout::Layout;
+
+use crate::backend::BackendError;
+use crate::ops::Place;
+use crate::reader::ReadError;
+
+/// A program that cannot be loaded or run, and what to do about it.
+///
+/// An error ends one request; the [`Model`](crate::Model) stays usable.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The bundle cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The backend cannot read a weight.
+    #[error(
+        "{}: {what} is in {layout}, which the {backend} backend does not read; \
+         compile the bundle with another type for it",
+        path.display()
+    )]
+    Layout {
+        /// The bundle.
+        path: PathBuf,
+        /// Which weight.
+        what: String,
+        /// Its layout.
+        layout: Layout,
+        /// The backend.
+        backend: &'static str,
+    },
+    /// The program has an operator that this version does not run.
+    #[error("{}: {place}, operator {op}: {why}; this version of estream does not run it", path.display())]
+    Operator {
+        /// The bundle.
+        path: PathBuf,
+        /// Where in the program.
+        place: Place,
+        /// Index of the operator there.
+        op: usize,
+        /// What is not supported.
+        why: &'static str,
+    },
+    /// Memory for this is not to be had.
+    #[error("cannot get {bytes} bytes of memory for {what}; free memory or shorten the prompt")]
+    Memory {
+        /// What it was for.
+        what: &'static str,
+        /// How much was asked for.
+        bytes: u64,
+    },
+    /// The system refused a thread.
+    #[error("cannot start {threads} threads: {source}; ask for fewer")]
+    Threads {
+        /// How many were asked for.
+        threads: usize,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// There are no tokens.
+    #[error("the prompt is empty; give at least one token id")]
+    EmptyPrompt,
+    /// A token id that the vocabulary does not have.
+    #[error(
+        "token {position} of the prompt is {id}, but the vocabulary has {vocab} ids; \
+         use the tokenizer in the bundle"
+    )]
+    UnknownToken {
+        /// Index in the prompt.
+        position: usize,
+        /// What is there.
+        id: u32,
+        /// Ids there are.
+        vocab: u64,
+    },
+    /// More tokens than the model has positions for.
+    #[error(
+        "the prompt has {tokens} tokens, but the model was made for {context} positions; shorten it"
+    )]
+    TooLong {
+        /// Tokens of the prompt.
+        tokens: usize,
+        /// Positions of the model.
+        context: u64,
+    },
+    /// Results were asked for where there is no token.
+    #[error("there is no position {position} in a prompt of {tokens} tokens; count from 0")]
+    NoSuchPosition {
+        /// What was asked for.
+        position: usize,
+        /// Tokens of the prompt.
+        tokens: usize,
+    },
+    /// A router's score is infinite or not a number.
+    #[error(
+        "layer {layer}: the router's score of expert {expert} for token {token} is not finite; \
+         the weights are invalid, compile from a sound checkpoint"
+    )]
+    RouterNotFinite {
+        /// The layer.
+        layer: usize,
+        /// Position of the token.
+        token: usize,
+        /// Whose score.
+        expert: usize,
+    },
+    /// A logit is infinite or not a number.
+    #[error(
+        "the logits at position {position} are not finite; \
+         the weights are invalid, compile from a sound checkpoint"
+    )]
+    LogitsNotFinite {
+        /// Which position.
+        position: usize,
+    },
+    /// The caller's sink refused results.
+    #[error("cannot pass results on: {0}")]
+    Sink(#[source] io::Error),
+    /// Operands that a checked bundle cannot have.
+    #[error("{place}: {source}; this is a bug in estream, report it")]
+    Backend {
+        /// Where in the program.
+        place: Place,
+        /// What the backend said.
+        #[source]
+        source: BackendError,
+    },
+}
+
+impl RunError {
+    /// The exit code a binary should end with.
+    pub fn exit(&self) -> Exit {
+        match self {
+            RunError::Read(error) => error.exit(),
+            RunError::EmptyPrompt
+            | RunError::UnknownToken { .. }
+            | RunError::TooLong { .. }
+            | RunError::NoSuchPosition { .. } => Exit::Usage,
+            RunError::Layout { .. }
+            | RunError::Operator { .. }
+            | RunError::Memory { .. }
+            | RunError::Threads { .. } => Exit::CannotRun,
+            RunError::RouterNotFinite { .. } | RunError::LogitsNotFinite { .. } => Exit::Invalid,
+            RunError::Sink(_) => Exit::Io,
+            RunError::Backend { .. } => Exit::Internal,
+        }
+    }
+
+    /// What `source` means at `place`, whose first row is at position `first`.
+    pub(crate) fn backend(place: Place, first: usize, source: BackendError) -> RunError {
+        match (place, source) {
+            (Place::Layer(layer), BackendError::NotFinite { token, expert }) => {
+                RunError::RouterNotFinite {
+                    layer,
+                    token: first + token,
+                    expert,
+                }
+            }
+            (place, source) => RunError::Backend { place, source },
+        }
+    }
+}
+
+/// A size from a bundle as an index; a size beyond the address space is memory
+/// that is not to be had.
+pub(crate) fn index(what: &'static str, size: u64) -> Result<usize, RunError> {
+    usize::try_from(size).map_err(|_| RunError::Memory { what, bytes: size })
+}
+
+/// `len` zeros, or an error instead of an abort.
+pub(crate) fn zeros<T: Clone + Default>(
+    what: &'static str,
+    len: usize,
+) -> Result<Vec<T>, RunError> {
+    let mut out = Vec::new();
+    resize(what, &mut out, len)?;
+    Ok(out)
+}
+
+/// Makes `out` of `len` elements, of which new ones are zero.
+pub(crate) fn resize<T: Clone + Default>(
+    what: &'static str,
+    out: &mut Vec<T>,
+    len: usize,
+) -> Result<(), RunError> {
+    let more = len.saturating_sub(out.len());
+    out.try_reserve_exact(more).map_err(|_| RunError::Memory {
+        what,
+        bytes: (len as u64).saturating_mul(size_of::<T>() as u64),
+    })?;
+    out.resize(len, T::default());
+    Ok(())
+}

@@ -1,0 +1,283 @@
+//! One pass: every row goes through layer l before any goes through layer l + 1.
+//!
+//! Experts run in storage order and add straight into their output register, shards of
+//! an expert one after another; experts without routes are skipped. So the bits of a
+//! result depend on the bundle and the backend, and on nothing else.
+
+use crate::backend::{AttentionForm, Backend, BackendError, RopeTable, Routes};
+use crate::error::{RunError, resize};
+use crate::ops::{ExpertLayerId, Graph, Op, Place, RegisterId};
+use crate::registers::Registers;
+use crate::request::{Observer, Sink};
+use crate::resident::Resident;
+use crate::store::ExpertStore;
+
+/// Bytes of logits that are computed together: a vocabulary of 150,000 gets 27 rows,
+/// enough to decode the head's weights once for many.
+const HEAD_BYTES: usize = 16 << 20;
+
+/// Rows the head works on at a time.
+pub(crate) fn head_rows(vocab: usize) -> usize {
+    (HEAD_BYTES / size_of::<f32>() / vocab.max(1)).clamp(1, 64)
+}
+
+/// Buffers that outlive a pass, so that the next one need not allocate.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    registers: Registers,
+    head: Registers,
+    logits: Vec<f32>,
+}
+
+/// Everything a pass reads, and what it counts.
+pub(crate) struct Pass<'a> {
+    graph: &'a Graph,
+    resident: &'a Resident,
+    store: &'a ExpertStore,
+    backend: &'a mut dyn Backend,
+    /// Position of the first row.
+    first: usize,
+    ropes: Vec<RopeTable>,
+    routes: Option<Routes>,
+    pub(crate) records_run: u64,
+    pub(crate) records_skipped: u64,
+}
+
+impl<'a> Pass<'a> {
+    /// A pass of `rows` rows from position `first` on.
+    pub(crate) fn new(
+        graph: &'a Graph,
+        resident: &'a Resident,
+        store: &'a ExpertStore,
+        backend: &'a mut dyn Backend,
+        first: usize,
+        rows: usize,
+    ) -> Pass<'a> {
+        let ropes = graph.ropes.iter();
+        Pass {
+            graph,
+            resident,
+            store,
+            backend,
+            first,
+            ropes: ropes
+                .map(|form| RopeTable::new(form.theta, form.dims, first, rows))
+                .collect(),
+            routes: None,
+            records_run: 0,
+            records_skipped: 0,
+        }
+    }
+
+    /// Runs `ids` through all layers; their registers are left in `buffers`.
+    pub(crate) fn body(
+        &mut self,
+        ids: &[u32],
+        buffers: &mut Buffers,
+        observer: &mut dyn Observer,
+    ) -> Result<(), RunError> {
+        let graph = self.graph;
+        let registers = &mut buffers.registers;
+        registers.reset(graph, ids.len())?;
+        let table = self.resident.matrix(graph.embed.weight);
+        let out = registers.get_mut(graph.embed.out);
+        self.backend
+            .embed(&table, ids, graph.embed.scale, out)
+            .map_err(|source| RunError::backend(Place::Prologue, self.first, source))?;
+        self.tell(Place::Prologue, 0, graph.embed.out, registers, observer);
+        // The embedding is operator 0, so the others count from 1.
+        self.ops(Place::Prologue, 1, &graph.prologue, registers, observer)?;
+        for (layer, ops) in graph.layers.iter().enumerate() {
+            self.routes = None;
+            self.ops(Place::Layer(layer), 0, ops, registers, observer)?;
+        }
+        Ok(())
+    }
+
+    /// Runs the epilogue for rows `chosen`, a block at a time, and passes on the results.
+    pub(crate) fn head(
+        &mut self,
+        chosen: &[usize],
+        hidden: bool,
+        buffers: &mut Buffers,
+        sink: &mut dyn Sink,
+    ) -> Result<(), RunError> {
+        let graph = self.graph;
+        let vocab = graph.vocab;
+        let width = graph.width(graph.head.input);
+        let weight = self.resident.matrix(graph.head.weight);
+        for block in chosen.chunks(head_rows(vocab)) {
+            let rows = &mut buffers.head;
+            rows.gather(graph, &buffers.registers, block)?;
+            for op in &graph.epilogue {
+                self.op(op, rows)
+                    .map_err(|source| RunError::backend(Place::Epilogue, self.first, source))?;
+            }
+            resize("logits", &mut buffers.logits, block.len() * vocab)?;
+            let input = rows.get(graph.head.input);
+            self.backend
+                .lm_head(input, &weight, graph.head.scale, &mut buffers.logits)
+                .map_err(|source| RunError::backend(Place::Epilogue, self.first, source))?;
+            let results = input
+                .chunks_exact(width)
+                .zip(buffers.logits.chunks_exact(vocab));
+            for (row, (state, logits)) in block.iter().zip(results) {
+                let position = self.first + row;
+                if !logits.iter().all(|logit| logit.is_finite()) {
+                    return Err(RunError::LogitsNotFinite { position });
+                }
+                if hidden {
+                    sink.hidden(position, state).map_err(RunError::Sink)?;
+                }
+                sink.logits(position, logits).map_err(RunError::Sink)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn ops(
+        &mut self,
+        place: Place,
+        first_op: usize,
+        ops: &[Op],
+        registers: &mut Registers,
+        observer: &mut dyn Observer,
+    ) -> Result<(), RunError> {
+        for (at, op) in (first_op..).zip(ops) {
+            self.op(op, registers)
+                .map_err(|source| RunError::backend(place, self.first, source))?;
+            match (op, place, &self.routes) {
+                (Op::Router { .. }, Place::Layer(layer), Some(routes)) => {
+                    observer.routes(layer, routes);
+                }
+                _ => {
+                    if let Some(out) = op.out() {
+                        self.tell(place, at, out, registers, observer);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(
+        &self,
+        place: Place,
+        op: usize,
+        out: RegisterId,
+        registers: &Registers,
+        observer: &mut dyn Observer,
+    ) {
+        let name = &self.graph.registers[out.0].name;
+        observer.after_op(place, op, name, registers.get(out));
+    }
+
+    fn op(&mut self, op: &Op, registers: &mut Registers) -> Result<(), BackendError> {
+        let resident = self.resident;
+        let backend = &mut *self.backend;
+        match *op {
+            Op::RmsNorm {
+                input,
+                out,
+                weight,
+                eps,
+            } => registers.write(out, |registers, out| {
+                backend.rms_norm(registers.get(input), resident.vector(weight), eps, out)
+            }),
+            Op::Linear {
+                input,
+                out,
+                weight,
+                bias,
+            } => registers.write(out, |registers, out| {
+                let bias = bias.map(|bias| resident.vector(bias));
+                backend.linear(registers.get(input), &resident.matrix(weight), bias, out)
+            }),
+            Op::QkNorm {
+                register,
+                weight,
+                eps,
+            } => backend.qk_norm(registers.get_mut(register), resident.vector(weight), eps),
+            Op::Rope {
+                register,
+                heads,
+                pairing,
+                rope,
+            } => backend.rope(
+                registers.get_mut(register),
+                heads,
+                pairing,
+                &self.ropes[rope.0],
+            ),
+            Op::Attention {
+                q,
+                k,
+                v,
+                out,
+                heads,
+                kv_heads,
+                scale,
+            } => {
+                let head_dim = self.graph.width(q) / heads;
+                let form = AttentionForm {
+                    heads,
+                    kv_heads,
+                    key_dim: head_dim,
+                    value_dim: head_dim,
+                    scale,
+                    position: self.first,
+                };
+                registers.write(out, |registers, out| {
+                    let [q, k, v] = [q, k, v].map(|id| registers.get(id));
+                    backend.attention(&form, q, k, v, out)
+                })
+            }
+            Op::Router {
+                input,
+                weight,
+                selection_bias,
+                ref form,
+            } => {
+                let bias = selection_bias.map(|bias| resident.vector(bias));
+                let weight = resident.matrix(weight);
+                let routes = backend.router(registers.get(input), &weight, bias, form)?;
+                self.routes = Some(routes);
+                Ok(())
+            }
+            Op::Experts { input, out, layer } => registers.write(out, |registers, out| {
+                self.experts(layer, registers.get(input), out)
+            }),
+            Op::Add { input, out, scale } => registers.write(out, |registers, out| {
+                backend.add(registers.get(input), scale, out)
+            }),
+        }
+    }
+
+    fn experts(
+        &mut self,
+        layer: ExpertLayerId,
+        x: &[f32],
+        out: &mut [f32],
+    ) -> Result<(), BackendError> {
+        // A checked bundle has a router before the experts of every layer.
+        let Some(routes) = &self.routes else {
+            return Err(BackendError::Rejected("experts without routes".into()));
+        };
+        let shape = self.store.shape(layer);
+        let routes = routes.by_expert(shape.order.len());
+        for (place, &expert) in shape.order.iter().enumerate() {
+            let routes = routes.of(expert);
+            if routes.is_empty() {
+                self.records_skipped += shape.shards as u64;
+                continue;
+            }
+            for shard in 0..shape.shards {
+                let record = self.store.record(layer, place * shape.shards + shard);
+                self.backend
+                    .expert(x, &shape.weights(record), routes, out)?;
+                self.records_run += 1;
+            }
+        }
+        Ok(())
+    }
+}

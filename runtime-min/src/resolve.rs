@@ -1,0 +1,333 @@
+//! From the names of a checked program to indices.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use estream_schemas::program::{Op as NamedOp, Program};
+use estream_schemas::valid::Bundle;
+
+use crate::error::{RunError, index};
+use crate::ops::{
+    Embed, ExpertLayerId, Graph, Head, MatrixId, Op, Place, RegisterForm, RegisterId, RopeForm,
+    RopeId, VectorId,
+};
+use crate::reader::BundleReader;
+
+/// A graph, and the tensors it uses: indices into the manifest's resident tensors.
+#[derive(Debug)]
+pub(crate) struct Resolved {
+    pub(crate) graph: Graph,
+    /// What each [`MatrixId`] is.
+    pub(crate) matrices: Vec<usize>,
+    /// What each [`VectorId`] is.
+    pub(crate) vectors: Vec<usize>,
+}
+
+/// Resolves the names of a bundle's program.
+///
+/// Errors where the program, though valid, has an operator this version does not run.
+pub(crate) fn resolve(reader: &BundleReader) -> Result<Resolved, RunError> {
+    let bundle = reader.bundle();
+    let program = &bundle.manifest().program;
+    let mut names = Names::new(bundle, reader.path().to_owned())?;
+    let (prologue, embed) = names.prologue(program)?;
+    let layers = program.layers.iter().enumerate();
+    let layers = layers
+        .map(|(layer, ops)| names.ops(Place::Layer(layer), 0, ops))
+        .collect::<Result<_, _>>()?;
+    let (epilogue, head) = names.epilogue(program)?;
+    let unwritten = "the head reads a register that nothing has written";
+    if !names.written[head.input.0] {
+        return Err(names.refuse(Place::Epilogue, epilogue.len(), unwritten));
+    }
+    Ok(Resolved {
+        graph: Graph {
+            vocab: index("the vocabulary", program.vocab)?,
+            context: program.context,
+            registers: names.registers,
+            ropes: names.ropes,
+            embed,
+            prologue,
+            layers,
+            epilogue,
+            head,
+        },
+        matrices: names.matrices.order,
+        vectors: names.vectors.order,
+    })
+}
+
+/// Tensors that were named, numbered as they were first named.
+#[derive(Default)]
+struct Used {
+    ids: BTreeMap<usize, usize>,
+    order: Vec<usize>,
+}
+
+impl Used {
+    fn id(&mut self, tensor: usize) -> usize {
+        *self.ids.entry(tensor).or_insert_with(|| {
+            self.order.push(tensor);
+            self.order.len() - 1
+        })
+    }
+}
+
+struct Names<'a> {
+    path: PathBuf,
+    registers: Vec<RegisterForm>,
+    register_ids: BTreeMap<&'a str, RegisterId>,
+    /// By register, whether an operator before this one writes it. What was never written
+    /// is left from another prompt.
+    written: Vec<bool>,
+    tensor_ids: BTreeMap<&'a str, usize>,
+    expert_layers: BTreeMap<u64, ExpertLayerId>,
+    matrices: Used,
+    vectors: Used,
+    ropes: Vec<RopeForm>,
+}
+
+impl<'a> Names<'a> {
+    fn new(bundle: &'a Bundle, path: PathBuf) -> Result<Names<'a>, RunError> {
+        let manifest = bundle.manifest();
+        let stated = &manifest.program.registers;
+        let registers = stated.iter().map(|register| {
+            Ok(RegisterForm {
+                name: register.name.clone(),
+                width: index("a register", register.width)?,
+            })
+        });
+        let register_names = stated.iter().map(|register| register.name.as_str());
+        let tensor_names = manifest.resident.tensors.iter();
+        let expert_layers = manifest.experts.layers.iter().enumerate();
+        Ok(Names {
+            path,
+            registers: registers.collect::<Result<_, RunError>>()?,
+            written: vec![false; stated.len()],
+            register_ids: register_names.zip((0..).map(RegisterId)).collect(),
+            tensor_ids: tensor_names.map(|t| t.name.as_str()).zip(0..).collect(),
+            expert_layers: expert_layers
+                .map(|(id, experts)| (experts.layer, ExpertLayerId(id)))
+                .collect(),
+            matrices: Used::default(),
+            vectors: Used::default(),
+            ropes: Vec::new(),
+        })
+    }
+
+    // A checked bundle states every name its program uses.
+    fn register(&self, name: &str) -> RegisterId {
+        self.register_ids[name]
+    }
+
+    fn matrix(&mut self, name: &str) -> MatrixId {
+        MatrixId(self.matrices.id(self.tensor_ids[name]))
+    }
+
+    fn vector(&mut self, name: &str) -> VectorId {
+        VectorId(self.vectors.id(self.tensor_ids[name]))
+    }
+
+    fn optional(&mut self, name: Option<&String>) -> Option<VectorId> {
+        name.map(|name| self.vector(name))
+    }
+
+    fn rope(&mut self, theta: f32, dims: usize) -> RopeId {
+        let known = |form: &RopeForm| form.theta == theta && form.dims == dims;
+        RopeId(self.ropes.iter().position(known).unwrap_or_else(|| {
+            self.ropes.push(RopeForm { theta, dims });
+            self.ropes.len() - 1
+        }))
+    }
+
+    fn refuse(&self, place: Place, op: usize, why: &'static str) -> RunError {
+        RunError::Operator {
+            path: self.path.clone(),
+            place,
+            op,
+            why,
+        }
+    }
+
+    fn prologue(&mut self, program: &Program) -> Result<(Vec<Op>, Embed), RunError> {
+        let Some((NamedOp::Embed { out, weight, scale }, rest)) = program.prologue.split_first()
+        else {
+            return Err(self.refuse(Place::Prologue, 0, "it is not an embedding"));
+        };
+        let embed = Embed {
+            out: self.register(out),
+            weight: self.matrix(weight),
+            scale: scale.get(),
+        };
+        self.written[embed.out.0] = true;
+        // The embedding is operator 0.
+        Ok((self.ops(Place::Prologue, 1, rest)?, embed))
+    }
+
+    fn epilogue(&mut self, program: &Program) -> Result<(Vec<Op>, Head), RunError> {
+        let count = program.epilogue.len();
+        let Some((
+            NamedOp::LmHead {
+                input,
+                weight,
+                scale,
+            },
+            rest,
+        )) = program.epilogue.split_last()
+        else {
+            return Err(self.refuse(Place::Epilogue, count, "it is not a head"));
+        };
+        let ops = self.ops(Place::Epilogue, 0, rest)?;
+        let needs_all = |op: &Op| matches!(op, Op::Rope { .. } | Op::Attention { .. });
+        if let Some(op) = ops.iter().position(needs_all) {
+            let why = "it needs all positions, and the epilogue has chosen ones only";
+            return Err(self.refuse(Place::Epilogue, op, why));
+        }
+        let head = Head {
+            input: self.register(input),
+            weight: self.matrix(weight),
+            scale: scale.get(),
+        };
+        Ok((ops, head))
+    }
+
+    fn ops(&mut self, place: Place, first: usize, ops: &[NamedOp]) -> Result<Vec<Op>, RunError> {
+        let ops = (first..).zip(ops);
+        ops.map(|(at, op)| {
+            let op = self.op(place, at, op)?;
+            let mut unwritten = false;
+            op.for_each_read(|register| unwritten |= !self.written[register.0]);
+            if unwritten {
+                let why = "it reads a register that nothing has written";
+                return Err(self.refuse(place, at, why));
+            }
+            if let Some(out) = op.out() {
+                self.written[out.0] = true;
+            }
+            Ok(op)
+        })
+        .collect()
+    }
+
+    fn op(&mut self, place: Place, at: usize, op: &NamedOp) -> Result<Op, RunError> {
+        Ok(match op {
+            NamedOp::RmsNorm {
+                input,
+                out,
+                weight,
+                eps,
+            } => {
+                let (input, out) = (self.register(input), self.register(out));
+                let (weight, eps) = (self.vector(weight), eps.get());
+                if input == out {
+                    // The same operator, whose one mean is over the whole row.
+                    Op::QkNorm {
+                        register: out,
+                        weight,
+                        eps,
+                    }
+                } else {
+                    Op::RmsNorm {
+                        input,
+                        out,
+                        weight,
+                        eps,
+                    }
+                }
+            }
+            NamedOp::Linear {
+                input,
+                out,
+                weight,
+                bias,
+            } => Op::Linear {
+                input: self.register(input),
+                out: self.register(out),
+                weight: self.matrix(weight),
+                bias: self.optional(bias.as_ref()),
+            },
+            NamedOp::QkNorm {
+                register,
+                weight,
+                eps,
+                ..
+            } => Op::QkNorm {
+                register: self.register(register),
+                weight: self.vector(weight),
+                eps: eps.get(),
+            },
+            NamedOp::Rope {
+                register,
+                heads,
+                dims,
+                theta,
+                pairing,
+            } => {
+                if !theta.get().is_normal() {
+                    return Err(self.refuse(place, at, "the base of its angles is subnormal"));
+                }
+                Op::Rope {
+                    register: self.register(register),
+                    heads: index("heads", *heads)?,
+                    pairing: *pairing,
+                    rope: self.rope(theta.get(), index("rotated dimensions", *dims)?),
+                }
+            }
+            NamedOp::Attention {
+                q,
+                k,
+                v,
+                out,
+                heads,
+                kv_heads,
+                scale,
+            } => {
+                let [q, k, v, out] = [q, k, v, out].map(|name| self.register(name));
+                if [q, k, v].contains(&out) {
+                    return Err(self.refuse(place, at, "attention writes one of its inputs"));
+                }
+                Op::Attention {
+                    q,
+                    k,
+                    v,
+                    out,
+                    heads: index("heads", *heads)?,
+                    kv_heads: index("key heads", *kv_heads)?,
+                    scale: scale.get(),
+                }
+            }
+            NamedOp::Router {
+                input,
+                weight,
+                selection_bias,
+                form,
+            } => Op::Router {
+                input: self.register(input),
+                weight: self.matrix(weight),
+                selection_bias: self.optional(selection_bias.as_ref()),
+                form: form.clone(),
+            },
+            NamedOp::Experts { input, out } => {
+                let layer = match place {
+                    Place::Layer(layer) => self.expert_layers.get(&(layer as u64)).copied(),
+                    Place::Prologue | Place::Epilogue => None,
+                };
+                Op::Experts {
+                    input: self.register(input),
+                    out: self.register(out),
+                    layer: layer
+                        .ok_or_else(|| self.refuse(place, at, "there are no experts here"))?,
+                }
+            }
+            NamedOp::Add { input, out, scale } => Op::Add {
+                input: self.register(input),
+                out: self.register(out),
+                scale: scale.get(),
+            },
+            NamedOp::Embed { .. } => {
+                return Err(self.refuse(place, at, "an embedding is not first"));
+            }
+            NamedOp::LmHead { .. } => return Err(self.refuse(place, at, "a head is not last")),
+        })
+    }
+}
