@@ -271,14 +271,9 @@ fn manifest_text(manifest: &Manifest) -> Result<Vec<u8>, PlanError> {
 
 fn total_bytes(manifest: &Manifest) -> u64 {
     let parts = manifest.experts.parts.iter().map(|part| part.bytes);
-    let license = manifest.license.files.iter();
-    let carried = manifest
-        .tokenizer
-        .iter()
-        .chain(license)
-        .chain(&manifest.source.metadata);
+    let carried = manifest.carried().map(|file| file.bytes);
     parts
-        .chain(carried.map(|file| file.bytes))
+        .chain(carried)
         .fold(manifest.resident.bytes, u64::saturating_add)
 }
 
