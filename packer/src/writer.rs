@@ -80,6 +80,9 @@ pub fn write<P: Payload>(
     output.write(&text)?;
     output.close()?;
     sync_dir(staging.path())?;
+    if progress.advance(text.len() as u64).is_break() {
+        return Err(OutputError::Cancelled.into());
+    }
 
     let identity = Digest(*blake3::hash(&text).as_bytes());
     read_back(&staging, identity, options.verify)?;
