@@ -2,7 +2,7 @@
 //!
 //! A [`BundleSpec`] says everything about a bundle but its weights; [`plan`] turns one
 //! into the manifest it will have, as far as sizes and places go, without touching a
-//! disk. [`write`] asks a [`Payload`] for the weights in file order and leaves either a
+//! disk. [`write()`] asks a [`Payload`] for the weights in file order and leaves either a
 //! complete, synced bundle at the target or nothing at all:
 //!
 //! ```text

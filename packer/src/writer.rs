@@ -79,6 +79,9 @@ pub fn write<P: Payload>(
     output.write(&text)?;
     output.close()?;
     sync_dir(staging.path())?;
+    if progress.advance(text.len() as u64).is_break() {
+        return Err(OutputError::Cancelled.into());
+    }
 
     let identity = Digest(*blake3::hash(&text).as_bytes());
     read_back(&staging, identity, options.verify)?;
@@ -305,14 +308,9 @@ fn manifest_text(manifest: &Manifest) -> Result<Vec<u8>, PlanError> {
 
 fn total_bytes(manifest: &Manifest) -> u64 {
     let parts = manifest.experts.parts.iter().map(|part| part.bytes);
-    let license = manifest.license.files.iter();
-    let carried = manifest
-        .tokenizer
-        .iter()
-        .chain(license)
-        .chain(&manifest.source.metadata);
+    let carried = manifest.carried().map(|file| file.bytes);
     parts
-        .chain(carried.map(|file| file.bytes))
+        .chain(carried)
         .fold(manifest.resident.bytes, u64::saturating_add)
 }
 

@@ -66,6 +66,14 @@ pub struct Manifest {
     pub license: License,
 }
 
+impl Manifest {
+    /// Every file that is carried verbatim: tokenizer, licence, source metadata.
+    pub fn carried(&self) -> impl Iterator<Item = &CarriedFile> + Clone {
+        let beside = self.license.files.iter().chain(&self.source.metadata);
+        self.tokenizer.iter().chain(beside)
+    }
+}
+
 /// What kind of model a bundle holds; a runtime needs none of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -18,17 +18,11 @@ fn refused(spoil: impl FnOnce(&Path)) -> ReadError {
     written(&out);
     spoil(&out);
     let open = BundleReader::open(&out).and_then(|reader| {
-        let manifest = reader.bundle().manifest();
-        let license = &manifest.license.files;
-        let carried = manifest
-            .tokenizer
-            .iter()
-            .chain(license)
-            .chain(&manifest.source.metadata);
+        let mut carried = reader.bundle().manifest().carried();
         carried
             .clone()
             .try_for_each(|file| reader.check_file(file))?;
-        carried.clone().try_for_each(|file| {
+        carried.try_for_each(|file| {
             let size = usize::try_from(file.bytes).unwrap();
             reader.read_file(file, &mut vec![0; size])
         })

@@ -228,13 +228,16 @@ fn c66_cancelling_at_any_piece_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");
     let mut pieces = 0;
-    let count = &mut |_, _| {
+    let mut last = (0, 0);
+    let count = &mut |done, total| {
+        last = (done, total);
         pieces += 1;
         ControlFlow::Continue(())
     };
     write(&spec(), &Synthetic, &out, &WriteOptions::default(), count).unwrap();
     fs::remove_dir_all(&out).unwrap();
     assert!(pieces > 100);
+    assert_eq!(last.0, last.1);
     for stop_at in [1, 2, pieces / 2, pieces] {
         let mut left = stop_at;
         let stop = &mut |_, _| {

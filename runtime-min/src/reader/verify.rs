@@ -129,7 +129,7 @@ pub(super) fn all(
     for index in 0..reader.manifest().experts.layers.len() {
         walk.layer(index);
     }
-    for file in carried(reader) {
+    for file in reader.manifest().carried() {
         walk.carried(file);
     }
     Ok(VerifyReport {
@@ -164,17 +164,10 @@ pub(super) fn file(reader: &BundleReader, carried: &CarriedFile) -> Result<(), R
     })
 }
 
-fn carried(reader: &BundleReader) -> impl Iterator<Item = &CarriedFile> {
-    let manifest = reader.manifest();
-    let license = &manifest.license.files;
-    let beside = license.iter().chain(&manifest.source.metadata);
-    manifest.tokenizer.iter().chain(beside)
-}
-
 fn total_bytes(reader: &BundleReader) -> u64 {
     let manifest = reader.manifest();
     let parts = manifest.experts.parts.iter().map(|part| part.bytes);
-    let files = carried(reader).map(|file| file.bytes);
+    let files = reader.manifest().carried().map(|file| file.bytes);
     // Sizes of carried files are claims until the files are opened.
     parts
         .chain(files)
@@ -343,7 +336,9 @@ fn padding(layer: &ExpertLayer) -> [Range<u64>; 3] {
 /// Everything in the directory that neither the manifest names nor is a plan.
 fn strays(reader: &BundleReader) -> Result<Vec<PathBuf>, ReadError> {
     let manifest = reader.manifest();
-    let mut known: BTreeSet<&Path> = carried(reader)
+    let mut known: BTreeSet<&Path> = reader
+        .manifest()
+        .carried()
         .map(|file| Path::new(&file.file))
         .chain(
             manifest

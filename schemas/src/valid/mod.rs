@@ -369,7 +369,7 @@ fn files(manifest: &Manifest) -> Result<(), InvalidManifest> {
         .files
         .iter()
         .chain(&manifest.source.metadata);
-    let all: Vec<&CarriedFile> = tokenizer.iter().chain(beside.clone()).collect();
+    let all: Vec<&CarriedFile> = manifest.carried().collect();
     ensure(all.len() <= MAX_CARRIED_FILES, at, || {
         format!("more than {MAX_CARRIED_FILES}")
     })?;
