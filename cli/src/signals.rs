@@ -1,0 +1,39 @@
+//! Interrupt and termination: long work stops at the next piece and cleans up.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+static SIGNAL: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
+
+/// Starts to watch. A second signal ends the process at once.
+pub(crate) fn watch() -> io::Result<()> {
+    let which = SIGNAL.get_or_init(Arc::default);
+    for signal in [SIGINT, SIGTERM] {
+        let code = 128 + usize::try_from(signal).unwrap_or(0);
+        let again = Arc::new(AtomicBool::new(false));
+        // Order matters: the first signal arms the second's end of the process.
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&again))?;
+        signal_hook::flag::register(signal, again)?;
+        signal_hook::flag::register_usize(signal, Arc::clone(which), code)?;
+    }
+    Ok(())
+}
+
+/// The exit code of the signal that was received, if one was.
+pub(crate) fn received() -> Option<u8> {
+    let code = SIGNAL.get()?.load(Ordering::Relaxed);
+    u8::try_from(code).ok().filter(|code| *code != 0)
+}
+
+/// Whether work goes on.
+pub(crate) fn go_on() -> ControlFlow<()> {
+    match received() {
+        None => ControlFlow::Continue(()),
+        Some(_) => ControlFlow::Break(()),
+    }
+}

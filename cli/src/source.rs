@@ -1,0 +1,144 @@
+//! The options that decide what is built from a checkpoint.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use estream_compiler::arch::Family;
+use estream_compiler::compile::{CompileError, Compiled, Options};
+use estream_compiler::ingest::Checkpoint;
+use estream_schemas::layout::NibbleOrder;
+
+use crate::failure::Failure;
+
+/// Order of nibbles in 4-bit tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LayoutArg {
+    /// One table look-up decodes into the matrix unit's order
+    Direct,
+    /// Neighbours in k share a byte
+    Pair,
+}
+
+impl LayoutArg {
+    pub(crate) fn order(self) -> NibbleOrder {
+        match self {
+            LayoutArg::Direct => NibbleOrder::Direct,
+            LayoutArg::Pair => NibbleOrder::Pair,
+        }
+    }
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "What is built")]
+pub(crate) struct BuildArgs {
+    /// auto, q4_0, keep, paper, or a recipe file (.toml)
+    #[arg(long, default_value = "auto", value_name = "RECIPE")]
+    pub(crate) recipe: String,
+    /// Order of nibbles in 4-bit tiles
+    #[arg(long, default_value = "direct", value_name = "LAYOUT")]
+    pub(crate) layout: LayoutArg,
+    /// Records an expert is cut into along its feed-forward width
+    #[arg(long, default_value_t = 1, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) shards: u64,
+    /// Split the experts into files of at most this size (as 2GiB or 500MB), between layers
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) max_part_size: Option<u64>,
+    /// Pad rows with zeros where their length is not a multiple of 32
+    #[arg(long)]
+    pub(crate) pad_k: bool,
+    /// Quantise weights again that the source has quantised, accepting the loss
+    #[arg(long)]
+    pub(crate) requantize: bool,
+    /// Refuse a source with anything surprising in it
+    #[arg(long)]
+    pub(crate) strict: bool,
+}
+
+impl BuildArgs {
+    /// Plans what these options make of `checkpoint`.
+    pub(crate) fn plan<'a>(&self, checkpoint: &'a Checkpoint) -> Result<Compiled<'a>, Failure> {
+        let family = Family::of(checkpoint).map_err(CompileError::from)?;
+        Ok(Compiled::plan(checkpoint, &family, &self.options()?)?)
+    }
+
+    fn options(&self) -> Result<Options, Failure> {
+        let is_file = Path::new(&self.recipe)
+            .extension()
+            .is_some_and(|e| e == "toml");
+        let recipe_text = match is_file {
+            false => None,
+            true => Some(fs::read_to_string(&self.recipe).map_err(|error| {
+                Failure::usage(format!("recipe {}: cannot be read: {error}", self.recipe))
+            })?),
+        };
+        Ok(Options {
+            recipe: self.recipe.clone(),
+            recipe_text,
+            order: self.layout.order(),
+            shards: self.shards,
+            pad_k: self.pad_k,
+            requantize: self.requantize,
+            strict: self.strict,
+        })
+    }
+}
+
+/// Opens a checkpoint and prints its notices.
+pub(crate) fn open(path: &Path) -> Result<Checkpoint, Failure> {
+    Ok(Checkpoint::open(path)?)
+}
+
+/// Every file of `checkpoint`, none of which may be an output.
+pub(crate) fn inputs(checkpoint: &Checkpoint) -> Vec<PathBuf> {
+    let files = checkpoint.files.iter().map(|file| file.path.clone());
+    files.chain([checkpoint.path.clone()]).collect()
+}
+
+/// A number of bytes: digits, then optionally k, M, G or T with `iB` (powers of 1,024) or `B` (of 1,000).
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let power = |prefix: &str| {
+        "kmgt"
+            .find(&prefix.to_ascii_lowercase())
+            .map(|at| at as u32 + 1)
+    };
+    let unit_bytes = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => Some(1),
+        unit => match (unit.strip_suffix("ib"), unit.strip_suffix('b')) {
+            (Some(prefix), _) if prefix.len() == 1 => power(prefix).map(|power| 1024u64.pow(power)),
+            (None, Some(prefix)) if prefix.len() == 1 => {
+                power(prefix).map(|power| 1000u64.pow(power))
+            }
+            _ => None,
+        },
+    };
+    let bytes = number.parse::<u64>().ok().zip(unit_bytes);
+    bytes
+        .and_then(|(number, unit)| number.checked_mul(unit))
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| "is not a size; write it as 2GiB, 500MB or a number of bytes".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_size;
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, bytes) in [
+            ("1", 1),
+            ("500MB", 500_000_000),
+            ("2GiB", 2 << 30),
+            ("64 kib", 64 << 10),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "0", "GiB", "1XB", "1.5GiB", "-1", "99999999TiB", "1Gi"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+}

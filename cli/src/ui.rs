@@ -1,0 +1,115 @@
+//! stdout is data, stderr is talk; a closed pipe is success.
+
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::signals;
+
+/// How this run talks.
+#[derive(Debug)]
+pub(crate) struct Ui {
+    pub(crate) json: bool,
+    quiet: bool,
+}
+
+impl Ui {
+    pub(crate) fn new(json: bool, quiet: bool) -> Ui {
+        Ui { json, quiet }
+    }
+
+    /// Writes `bytes` to stdout.
+    pub(crate) fn data(&self, bytes: &[u8]) -> Result<(), Failure> {
+        let mut out = io::stdout().lock();
+        match out.write_all(bytes).and_then(|()| out.flush()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::io(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The answer: as JSON if asked for, else as `text` writes it.
+    pub(crate) fn answer<T: Serialize>(
+        &self,
+        value: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<(), Failure> {
+        if self.json {
+            let mut json = serde_json::to_vec_pretty(value).map_err(|e| Failure::io(e.into()))?;
+            json.push(b'\n');
+            self.data(&json)
+        } else {
+            self.data(text(value).as_bytes())
+        }
+    }
+
+    /// Something the user should know.
+    pub(crate) fn note(&self, note: impl Display) {
+        if !self.quiet {
+            say(&format!("note: {note}"));
+        }
+    }
+
+    /// An error with everything that caused it.
+    pub(crate) fn error(&self, error: &anyhow::Error) {
+        say(&format!("error: {error:#}"));
+    }
+
+    /// Runs `work` that leaves something behind if it is cut short: it stops and cleans
+    /// up when a signal says so.
+    pub(crate) fn until_signal<T>(
+        &self,
+        doing: &'static str,
+        work: impl FnOnce(&mut dyn FnMut(u64, u64) -> ControlFlow<()>) -> T,
+    ) -> Result<T, Failure> {
+        signals::watch().map_err(Failure::io)?;
+        Ok(self.progress(doing, |progress| {
+            work(&mut |done, total| {
+                progress(done, total);
+                signals::go_on()
+            })
+        }))
+    }
+
+    /// Runs `work` under a bar of bytes on a terminal.
+    pub(crate) fn progress<T>(
+        &self,
+        doing: &'static str,
+        work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T,
+    ) -> T {
+        let bar = self.bar(doing);
+        let done = work(&mut |done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        });
+        bar.finish_and_clear();
+        done
+    }
+
+    fn bar(&self, doing: &'static str) -> ProgressBar {
+        let show = !self.quiet && io::stderr().is_terminal();
+        let bar = ProgressBar::with_draw_target(
+            Some(0),
+            match show {
+                true => ProgressDrawTarget::stderr(),
+                false => ProgressDrawTarget::hidden(),
+            },
+        );
+        let style = "{msg:>10} [{bar:32}] {bytes}/{total_bytes} {bytes_per_sec} {eta} left";
+        if let Ok(style) = ProgressStyle::with_template(style) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.set_message(doing);
+        bar.enable_steady_tick(Duration::from_millis(250));
+        bar
+    }
+}
+
+/// Writes a line to stderr. There is nobody left to tell if that fails.
+fn say(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}

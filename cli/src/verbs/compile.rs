@@ -1,0 +1,92 @@
+//! `estream compile`: a checkpoint in, a bundle out.
+
+use std::path::PathBuf;
+
+use estream_packer::report::{Sizes, sizes};
+use estream_packer::{WriteOptions, rehearse, spec, write};
+use estream_schemas::digest::Digest;
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::source::{BuildArgs, inputs, open};
+use crate::tables;
+use crate::ui::Ui;
+
+/// Compile a checkpoint into a bundle
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Hugging Face directory, or GGUF file
+    source: PathBuf,
+    /// The bundle to make, as NAME.estream
+    #[arg(long, short, value_name = "BUNDLE")]
+    output: PathBuf,
+    /// Do everything but write; the exit code is what it would be
+    #[arg(long)]
+    dry_run: bool,
+    /// Replace an existing bundle (and nothing else)
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    build: BuildArgs,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    bundle: Option<&'a PathBuf>,
+    identity: Option<Digest>,
+    family: &'a str,
+    recipe: &'a str,
+    sizes: Sizes,
+    notices: Vec<String>,
+}
+
+pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
+    let checkpoint = open(&args.source)?;
+    let compiled = args.build.plan(&checkpoint)?;
+    for notice in &compiled.notices {
+        ui.note(notice);
+    }
+    let spec = spec(&compiled, args.build.max_part_size);
+    let options = WriteOptions {
+        force: args.force,
+        verify: false,
+        inputs: inputs(&checkpoint),
+    };
+    let manifest = rehearse(&spec, &args.output, &options)?;
+    let written = match args.dry_run {
+        true => None,
+        false => Some(ui.until_signal("compiling", |progress| {
+            write(&spec, &compiled, &args.output, &options, progress)
+        })??),
+    };
+    if let Some(leftover) = written
+        .as_ref()
+        .and_then(|written| written.leftover.as_ref())
+    {
+        ui.note(format!(
+            "{}: the replaced bundle could not be removed",
+            leftover.display()
+        ));
+    }
+    let identity = written.map(|written| written.identity);
+    let report = Report {
+        bundle: identity.map(|_| &args.output),
+        identity,
+        family: &manifest.model.family,
+        recipe: &manifest.recipe.name,
+        sizes: sizes(&manifest),
+        notices: compiled.notices.iter().map(ToString::to_string).collect(),
+    };
+    ui.answer(&report, |report| {
+        let head = match report.identity {
+            Some(identity) => format!("{} {identity}", args.output.display()),
+            None => "dry run: nothing was written".to_owned(),
+        };
+        format!(
+            "{}{head}\nfamily {}, recipe {}\n",
+            tables::sizes(&report.sizes),
+            report.family,
+            report.recipe
+        )
+    })
+}

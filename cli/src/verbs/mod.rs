@@ -1,0 +1,8 @@
+//! One file a verb.
+
+pub(crate) mod compile;
+pub(crate) mod inspect;
+pub(crate) mod relayout;
+pub(crate) mod run;
+pub(crate) mod unpack;
+pub(crate) mod verify;

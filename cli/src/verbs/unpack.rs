@@ -1,0 +1,52 @@
+//! `estream unpack`: the GGUF file a bundle came from.
+
+use std::path::PathBuf;
+
+use estream_packer::unpack;
+use estream_runtime::reader::BundleReader;
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::ui::Ui;
+
+/// Restore the GGUF file a bundle was made from, block for block
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The bundle
+    bundle: PathBuf,
+    /// The GGUF file to write
+    #[arg(long, value_name = "FILE")]
+    gguf: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    gguf: &'a PathBuf,
+    tensor_count: usize,
+    dropped_count: usize,
+}
+
+pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
+    let reader = BundleReader::open(&args.bundle)?;
+    let done = ui.until_signal("unpacking", |progress| {
+        unpack(&reader, &args.gguf, progress)
+    })??;
+    let report = Report {
+        gguf: &args.gguf,
+        tensor_count: done.tensor_count,
+        dropped_count: done.dropped_count,
+    };
+    if report.dropped_count > 0 {
+        ui.note(format!(
+            "{} tensors of the source are not in the bundle, because nobody needs them",
+            report.dropped_count
+        ));
+    }
+    ui.answer(&report, |report| {
+        format!(
+            "{}: {} tensors\n",
+            report.gguf.display(),
+            report.tensor_count
+        )
+    })
+}
