@@ -7,7 +7,7 @@
 
 use super::decode::Lanes;
 use super::matrix::TILE;
-use super::multiply::{Scratch, Target, at_least, for_rows_together, pack, product, rows_product};
+use super::multiply::{Scratch, Target, Together, at_least, pack, product, rows_product};
 use super::norm::{PARTIALS, add_halves};
 use super::simd::{Kernel, SimdPath};
 use super::{Cpu, row_count, scratch_of};
@@ -154,7 +154,7 @@ impl Kernel for AttentionKernel<'_, '_> {
                     let value = &self.v[value * value_dim + col..][..width];
                     lanes.0[..width].copy_from_slice(value);
                 }
-                for_rows_together(path, rows, |first, count| {
+                for (first, count) in Together::of(path, rows) {
                     // What all these rows see, then what the later ones see besides.
                     let common = seen(first);
                     let weights = &weights[first * KEYS..(first + count) * KEYS];
@@ -173,7 +173,7 @@ impl Kernel for AttentionKernel<'_, '_> {
                             }
                         }
                     }
-                });
+                }
             }
         }
 

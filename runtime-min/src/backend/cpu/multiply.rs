@@ -110,14 +110,32 @@ fn together(path: SimdPath, rows: usize) -> usize {
     }
 }
 
-/// Calls `each(first row, rows together)` over all rows.
-#[inline(always)]
-pub(super) fn for_rows_together(path: SimdPath, rows: usize, mut each: impl FnMut(usize, usize)) {
-    let mut first = 0;
-    while first < rows {
-        let count = together(path, rows - first);
-        each(first, count);
-        first += count;
+/// Cuts rows into those multiplied together: (first row, how many).
+pub(super) struct Together {
+    path: SimdPath,
+    first: usize,
+    end: usize,
+}
+
+impl Together {
+    #[inline(always)]
+    pub(super) fn of(path: SimdPath, rows: usize) -> Together {
+        Together {
+            path,
+            first: 0,
+            end: rows,
+        }
+    }
+}
+
+impl Iterator for Together {
+    type Item = (usize, usize);
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<(usize, usize)> {
+        let (first, count) = (self.first, together(self.path, self.end - self.first));
+        self.first += count;
+        (count > 0).then_some((first, count))
     }
 }
 
@@ -131,7 +149,7 @@ pub(super) fn pack<'x>(
     row: impl Fn(usize) -> &'x [f32],
     packed: &mut [f32],
 ) {
-    for_rows_together(path, rows, |first, count| {
+    for (first, count) in Together::of(path, rows) {
         let packed = &mut packed[first * len..(first + count) * len];
         for i in 0..count {
             let places = packed[i..].iter_mut().step_by(count);
@@ -139,7 +157,7 @@ pub(super) fn pack<'x>(
                 *place = *x;
             }
         }
-    });
+    }
 }
 
 /// Where a product goes.
@@ -165,14 +183,14 @@ pub(super) fn product(
     at: Target,
 ) {
     let len = lanes.len();
-    for_rows_together(path, rows, |first, count| {
+    for (first, count) in Together::of(path, rows) {
         let x = &packed[first * len..(first + count) * len];
         let at = Target {
             first_row: at.first_row + first,
             ..at
         };
         rows_product(path, count, lanes, x, out, at);
-    });
+    }
 }
 
 /// [`product`] for rows that are multiplied together.
@@ -218,21 +236,35 @@ fn tile<const ROWS: usize, const WIDTH: usize>(
             return;
         }
         let width = WIDTH.min(out.cols() - col);
-        let mut sums = [[0.0f32; WIDTH]; ROWS];
+        let mut sums = [[0.0; WIDTH]; ROWS];
         if !at.fresh {
             for (i, sums) in sums.iter_mut().enumerate() {
                 sums[..width].copy_from_slice(&out.row(at.first_row + i)[col..col + width]);
             }
         }
-        for (lanes, x) in lanes.iter().zip(x) {
-            for (sums, x) in sums.iter_mut().zip(x) {
-                for (sum, w) in sums.iter_mut().zip(&lanes.0[lane..lane + WIDTH]) {
-                    *sum = w.mul_add(*x, *sum);
-                }
-            }
-        }
+        let sums = chains(lanes, lane, x, sums);
         for (i, sums) in sums.iter().enumerate() {
             out.row(at.first_row + i)[col..col + width].copy_from_slice(&sums[..width]);
         }
     }
+}
+
+/// The inner loop. It takes and returns its sums by value, and its loops count,
+/// because then the compiler keeps all sums in vector registers.
+#[inline(always)]
+fn chains<const ROWS: usize, const WIDTH: usize>(
+    lanes: &[Lanes],
+    lane: usize,
+    x: &[[f32; ROWS]],
+    mut sums: [[f32; WIDTH]; ROWS],
+) -> [[f32; WIDTH]; ROWS] {
+    for (lanes, x) in lanes.iter().zip(x) {
+        let w = &lanes.0[lane..lane + WIDTH];
+        for row in 0..ROWS {
+            for l in 0..WIDTH {
+                sums[row][l] = w[l].mul_add(x[row], sums[row][l]);
+            }
+        }
+    }
+    sums
 }
