@@ -39,14 +39,14 @@ fn matmul(c: &mut Criterion) {
                         ROWS,
                         1.0,
                         x.as_ptr(),
-                        COLS as isize,
+                        COLS.cast_signed(),
                         1,
                         dense.as_ptr(),
                         1,
-                        COLS as isize,
+                        COLS.cast_signed(),
                         0.0,
                         out.as_mut_ptr(),
-                        ROWS as isize,
+                        ROWS.cast_signed(),
                         1,
                     );
                 }

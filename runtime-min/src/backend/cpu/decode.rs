@@ -181,9 +181,20 @@ fn element_tile(dtype: DType, tile: &[u8], out: &mut [Lanes]) {
             let d = lanes(|n| f16_at(scales, 2 * n));
             pairs::<1>(codes, out, |code, n| q8_0(code[0], d[n]));
         }
-        DType::F16 => pairs(tile, out, |bytes, _| f16_to_f32(u16::from_le_bytes(bytes))),
-        DType::BF16 => pairs(tile, out, |bytes, _| bf16_to_f32(u16::from_le_bytes(bytes))),
+        DType::F16 => halves(tile, out, f16_to_f32),
+        DType::BF16 => halves(tile, out, bf16_to_f32),
         _ => pairs(tile, out, |bytes, _| f32::from_le_bytes(bytes)),
+    }
+}
+
+/// Like [`pairs`] for elements of two bytes, a pair read as one word.
+#[inline(always)]
+fn halves(tile: &[u8], out: &mut [Lanes], value: impl Fn(u16) -> f32) {
+    let words = tile.as_chunks::<4>().0.as_chunks::<TILE>().0;
+    for (words, out) in words.iter().zip(out.as_chunks_mut::<2>().0) {
+        let word = |n: usize| u32::from_le_bytes(words[n]);
+        out[0] = Lanes(lanes(|n| value((word(n) & 0xffff) as u16)));
+        out[1] = Lanes(lanes(|n| value((word(n) >> 16) as u16)));
     }
 }
 
