@@ -2,7 +2,9 @@
 #![forbid(unsafe_code)]
 
 pub mod arch;
+pub mod compile;
 pub mod ingest;
 pub mod layout;
 pub mod lower;
 pub mod quant;
+pub mod recipe;

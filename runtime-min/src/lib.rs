@@ -30,6 +30,8 @@
 //! With the feature `reader` alone, only the reader is there.
 
 #[cfg(feature = "run")]
+pub mod answer;
+#[cfg(feature = "run")]
 pub mod backend;
 #[cfg(feature = "run")]
 mod error;

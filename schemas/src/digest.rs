@@ -48,7 +48,8 @@ impl FromStr for Digest {
 crate::text::serde_as_text!(
     Digest,
     "Digest",
-    "A BLAKE3 digest as 64 lower-case hexadecimal digits"
+    "A BLAKE3 digest as 64 lower-case hexadecimal digits",
+    "^[0-9a-f]{64}$"
 );
 
 #[cfg(test)]

@@ -184,7 +184,8 @@ impl FromStr for Layout {
 crate::text::serde_as_text!(
     Layout,
     "Layout",
-    "A layout of kernel ABI 1 by name, as `q4_0.t32.direct` or `f32.rows`"
+    "A layout of kernel ABI 1 by name, as `q4_0.t32.direct` or `f32.rows`",
+    "^[a-z0-9_]+[.](t32|t32[.]direct|t32[.]pair|rows)$"
 );
 
 #[cfg(test)]

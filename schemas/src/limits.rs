@@ -1,8 +1,18 @@
 //! Bounds on what a file may ask for. Every size read from a file meets one of
 //! these, and the bytes that remain, before anything is allocated.
 
-/// Bytes of a manifest.
-pub const MAX_MANIFEST_BYTES: u64 = 24 << 20;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
+
+/// Bytes of a manifest. The ledger is most of it, some 250 bytes a tensor of the source.
+pub const MAX_MANIFEST_BYTES: u64 = 16 << 20;
+/// Values in a manifest, counted by the commas and opening brackets around them; nine a
+/// tensor of the source.
+pub const MAX_MANIFEST_VALUES: u64 = 1 << 19;
+/// Bytes of any string in a manifest.
+pub const MAX_TEXT_BYTES: usize = 1 << 20;
 /// Layers of a model.
 pub const MAX_LAYERS: u64 = 1 << 10;
 /// Experts of a layer.
@@ -25,3 +35,34 @@ pub const MAX_PARTS: usize = 1 << 12;
 pub const MAX_CARRIED_FILES: usize = 64;
 /// Bytes of any name in a bundle.
 pub const MAX_NAME_BYTES: usize = 256;
+
+/// Reads a list of at most [`MAX_LAYERS`] elements and stops at the first one beyond:
+/// one whose elements are lists takes far more memory than text.
+pub(crate) fn one_a_layer<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct Layers<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Layers<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a list of at most {MAX_LAYERS} layers")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+            let mut layers = Vec::new();
+            while let Some(layer) = list.next_element()? {
+                layers.push(layer);
+                if layers.len() as u64 > MAX_LAYERS {
+                    return Err(A::Error::invalid_length(layers.len(), &self));
+                }
+            }
+            Ok(layers)
+        }
+    }
+
+    deserializer.deserialize_seq(Layers(PhantomData))
+}

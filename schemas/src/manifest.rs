@@ -36,10 +36,13 @@ pub fn part_file(index: usize) -> String {
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// Always [`FORMAT`].
+    #[cfg_attr(feature = "schema", schemars(extend("const" = FORMAT)))]
     pub format: String,
     /// Version of the format.
+    #[cfg_attr(feature = "schema", schemars(extend("const" = VERSION)))]
     pub version: u64,
     /// Version of the layouts the kernels must read.
+    #[cfg_attr(feature = "schema", schemars(extend("const" = KERNEL_ABI)))]
     pub kernel_abi: u64,
     /// What kind of model this is, for people.
     pub model: Model,
@@ -61,6 +64,14 @@ pub struct Manifest {
     pub tokenizer: Vec<CarriedFile>,
     /// Licence as the source declares it.
     pub license: License,
+}
+
+impl Manifest {
+    /// Every file that is carried verbatim: tokenizer, licence, source metadata.
+    pub fn carried(&self) -> impl Iterator<Item = &CarriedFile> + Clone {
+        let beside = self.license.files.iter().chain(&self.source.metadata);
+        self.tokenizer.iter().chain(beside)
+    }
 }
 
 /// What kind of model a bundle holds; a runtime needs none of it.
@@ -189,6 +200,31 @@ impl ExpertLayer {
     /// The three regions in the order they are stored.
     pub fn regions(&self) -> [&Region; 3] {
         [&self.gate, &self.up, &self.down]
+    }
+}
+
+/// One of the three matrices of an expert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Projection {
+    /// `[ff, hidden]`, before the activation.
+    Gate,
+    /// `[ff, hidden]`, the factor of the activation.
+    Up,
+    /// `[hidden, ff]`.
+    Down,
+}
+
+impl Projection {
+    /// All three, in the order they are stored.
+    pub const ALL: [Projection; 3] = [Projection::Gate, Projection::Up, Projection::Down];
+
+    /// Its region in the records of `layer`.
+    pub fn region(self, layer: &ExpertLayer) -> &Region {
+        match self {
+            Projection::Gate => &layer.gate,
+            Projection::Up => &layer.up,
+            Projection::Down => &layer.down,
+        }
     }
 }
 

@@ -39,6 +39,7 @@ pub struct Program {
     /// Before the first layer: token ids to the residual stream.
     pub prologue: Vec<Op>,
     /// One list a layer.
+    #[serde(deserialize_with = "crate::limits::one_a_layer")]
     pub layers: Vec<Vec<Op>>,
     /// After the last layer, for chosen positions only.
     pub epilogue: Vec<Op>,
@@ -119,9 +120,11 @@ pub struct RouterForm {
 }
 
 /// One operator. `out` registers are overwritten unless the operator says *adds*.
+/// In JSON it is an object of one field, named after the operator: a tag inside the
+/// object would make a parser buffer everything in it first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Op {
     /// `out[t] = scale · weight[id[t]]`; weight `[vocab, width]`.
     Embed {

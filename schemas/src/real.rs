@@ -70,7 +70,8 @@ impl FromStr for Real {
 crate::text::serde_as_text!(
     Real,
     "Real",
-    "A finite f32 as its shortest decimal, as `0.00001`"
+    "A finite f32 as its shortest decimal, as `0.00001`",
+    "^-?[0-9]+([.][0-9]+)?$"
 );
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! Types that are one string in JSON.
 
 /// Implements serde (and, with `schema`, schemars) through `Display` and `FromStr`.
+///
+/// The pattern is an ECMA regular expression of what `Display` writes, where one says more than "a string".
 macro_rules! serde_as_text {
-    ($type:ty, $name:literal, $about:literal) => {
+    ($type:ty, $name:literal, $about:literal $(, $pattern:literal)?) => {
         impl serde::Serialize for $type {
             fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
                 s.collect_str(self)
@@ -23,7 +25,11 @@ macro_rules! serde_as_text {
             }
 
             fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                schemars::json_schema!({ "type": "string", "description": $about })
+                schemars::json_schema!({
+                    "type": "string",
+                    "description": $about
+                    $(, "pattern": $pattern)?
+                })
             }
         }
     };

@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use estream_schemas::digest::Digest;
-use estream_schemas::manifest::{self, SourceFormat};
+use estream_schemas::manifest::SourceFormat;
 use serde_json::Value;
 
 use super::Descriptor;
@@ -116,12 +115,26 @@ impl Family {
         keys::audit(&self.descriptor, &checkpoint.config)
     }
 
-    /// The descriptor as a manifest carries it.
-    pub fn record(&self) -> manifest::Descriptor {
-        manifest::Descriptor {
-            digest: Digest(*blake3::hash(self.text.as_bytes()).as_bytes()),
-            text: self.text.clone(),
-        }
+    /// Whether GGUF files may hold the rows or elements of `role` in another order.
+    pub fn reorders_gguf(&self, role: &str) -> bool {
+        let mut roles = self
+            .descriptor
+            .tensor
+            .iter()
+            .filter(|tensor| tensor.role == role);
+        roles.any(|tensor| {
+            let mut encodings = tensor.encodings(SourceFormat::Gguf).iter();
+            encodings.any(|encoding| {
+                encoding.transposed
+                    || encoding.rope_pairs_of_heads.is_some()
+                    || encoding.row_step.is_some()
+            })
+        })
+    }
+
+    /// The TOML file itself.
+    pub fn text(&self) -> &str {
+        &self.text
     }
 }
 

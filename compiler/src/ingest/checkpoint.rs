@@ -1,13 +1,16 @@
 //! A checkpoint as its files state it.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use estream_schemas::dtype::DType;
 use estream_schemas::manifest::SourceFormat;
 
-use super::{Config, IngestError};
+use super::sniff::FileKind;
+use super::source::{self, Source};
+use super::{Config, IngestError, Notice, gguf, safetensors};
 
 /// A source checkpoint: its tensors by name, its configuration, and the files to
 /// carry along. Every tensor's extent lies within its file and agrees with its
@@ -33,7 +36,7 @@ pub struct Checkpoint {
     /// A GGUF source's header and key-value pairs as a GGUF file without tensors.
     pub metadata: Option<Carried>,
     /// What the user should know and need not act on.
-    pub notices: Vec<String>,
+    pub notices: Vec<Notice>,
 }
 
 /// An open weight file.
@@ -84,11 +87,72 @@ pub enum CarriedContent {
     File(PathBuf),
 }
 
+impl WeightFile {
+    /// Fills `out` with the bytes from `offset` on.
+    pub(super) fn read_exact_at(&self, offset: u64, out: &mut [u8]) -> Result<(), IngestError> {
+        self.file
+            .read_exact_at(out, offset)
+            .map_err(|source| match source.kind() {
+                io::ErrorKind::UnexpectedEof => IngestError::Shrunk {
+                    path: self.path.clone(),
+                    opened_bytes: self.bytes,
+                    end_bytes: offset.saturating_add(out.len() as u64),
+                },
+                _ => IngestError::Read {
+                    path: self.path.clone(),
+                    source,
+                },
+            })
+    }
+}
+
 impl Checkpoint {
-    /// Opens a Hugging Face directory, one of its files, or a GGUF file, and reads its headers.
+    /// Opens a Hugging Face directory, one of its weight files or its index, or a
+    /// GGUF file or a directory of one, and reads its headers. Weights are read
+    /// only to compare tensors that two files hold under one name.
     pub fn open(path: &Path) -> Result<Checkpoint, IngestError> {
-        let _ = path;
-        Err(IngestError::Placeholder)
+        let kind = match source::stat(path) {
+            Ok(metadata) if metadata.is_dir() => {
+                return Ok(Checkpoint {
+                    path: path.to_owned(),
+                    ..safetensors::open(path, None)?
+                });
+            }
+            Ok(_) => Source::open(path)?.kind,
+            Err(IngestError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                return Err(IngestError::NotFound {
+                    path: path.to_owned(),
+                });
+            }
+            Err(error) => return Err(error),
+        };
+        let name = path.file_name().and_then(|name| name.to_str());
+        let ends = |extension: &str| name.is_some_and(|name| name.ends_with(extension));
+        if kind == FileKind::Gguf || ends(".gguf") {
+            return Ok(gguf::open(path)?);
+        }
+        if ends(".safetensors") || ends(".index.json") {
+            let dir = match path.parent() {
+                Some(dir) if !dir.as_os_str().is_empty() => dir,
+                _ => Path::new("."),
+            };
+            return Ok(Checkpoint {
+                path: path.to_owned(),
+                ..safetensors::open(dir, name)?
+            });
+        }
+        if matches!(kind, FileKind::Zip | FileKind::Pickle)
+            || safetensors::PICKLE_EXTENSIONS.into_iter().any(ends)
+        {
+            return Err(IngestError::Pickle {
+                path: path.to_owned(),
+                files: name.map(str::to_owned).into_iter().collect(),
+            });
+        }
+        Err(IngestError::WrongKind {
+            path: path.to_owned(),
+            found: kind,
+        })
     }
 
     /// The tensor called `name`.
@@ -100,20 +164,28 @@ impl Checkpoint {
     }
 
     /// Fills `out` from `tensor`'s bytes, starting `offset` bytes into them.
+    ///
+    /// The file that was opened is read, also if its path has come to name
+    /// another one since. One that has become shorter is an error.
     pub fn read(
         &self,
         tensor: &SourceTensor,
         offset: u64,
         out: &mut [u8],
     ) -> Result<(), IngestError> {
-        let file = &self.files[tensor.file];
-        let end = offset.checked_add(out.len() as u64);
-        debug_assert!(end.is_some_and(|end| end <= tensor.bytes));
-        file.file
-            .read_exact_at(out, tensor.offset + offset)
-            .map_err(|source| IngestError::Read {
-                path: file.path.clone(),
-                source,
-            })
+        let bytes = out.len() as u64;
+        let end = offset.checked_add(bytes);
+        let file = self.files.get(tensor.file);
+        let start = tensor.offset.checked_add(offset);
+        match (file, start) {
+            (Some(file), Some(start)) if end.is_some_and(|end| end <= tensor.bytes) => {
+                file.read_exact_at(start, out)
+            }
+            _ => Err(IngestError::OutOfTensor {
+                tensor: tensor.name.clone(),
+                offset,
+                bytes,
+            }),
+        }
     }
 }

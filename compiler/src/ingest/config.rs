@@ -1,7 +1,15 @@
 //! A checkpoint's configuration, whatever dialect it is written in.
 
+use std::io;
+use std::path::Path;
+
 use estream_schemas::manifest::SourceFormat;
 use serde_json::{Map, Value};
+
+use super::{IngestError, json, source};
+
+/// The largest `config.json` that is read.
+pub const MAX_CONFIG_BYTES: u64 = 4 << 20;
 
 /// Key-value pairs of `config.json`, or of a GGUF header.
 ///
@@ -16,6 +24,23 @@ pub struct Config {
 }
 
 impl Config {
+    /// Reads the `config.json` of directory `dir`: one object, without a key that
+    /// appears twice anywhere in it.
+    pub(super) fn read_json(dir: &Path) -> Result<Config, IngestError> {
+        let path = dir.join("config.json");
+        match source::stat(&path) {
+            Err(IngestError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Err(IngestError::MissingConfig {
+                    path: dir.to_owned(),
+                })
+            }
+            _ => Ok(Config {
+                format: SourceFormat::Safetensors,
+                values: json::read_object(&path, "config.json", MAX_CONFIG_BYTES)?,
+            }),
+        }
+    }
+
     /// The value at `key`. In `config.json` a dot enters a nested object
     /// (`rope_parameters.rope_theta`); a GGUF key is one flat name.
     pub fn get(&self, key: &str) -> Option<&Value> {

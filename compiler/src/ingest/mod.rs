@@ -8,8 +8,13 @@ mod checkpoint;
 mod config;
 mod error;
 pub mod gguf;
+mod json;
+mod notice;
 pub mod safetensors;
+pub mod sniff;
+mod source;
 
 pub use checkpoint::{Carried, CarriedContent, Checkpoint, SourceTensor, WeightFile};
-pub use config::Config;
-pub use error::IngestError;
+pub use config::{Config, MAX_CONFIG_BYTES};
+pub use error::{AbsentTensor, IngestError, MissingShard, TensorFault};
+pub use notice::Notice;

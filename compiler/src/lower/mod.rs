@@ -8,7 +8,6 @@ mod resolve;
 mod tie;
 mod view;
 
-use std::fmt;
 use std::path::PathBuf;
 
 use estream_schemas::limits::{MAX_EXPERTS, MAX_LAYERS};
@@ -16,7 +15,7 @@ use estream_schemas::manifest::{LedgerEntry, Model};
 use estream_schemas::program::Program;
 
 use crate::arch::{Descriptor, ExprError, Family, Keys, Per, TensorRole};
-use crate::ingest::{Checkpoint, IngestError};
+use crate::ingest::{Checkpoint, IngestError, Notice};
 use resolve::Resolver;
 pub use view::View;
 
@@ -34,7 +33,7 @@ pub struct Lowered {
     /// What became of every source tensor.
     pub ledger: Vec<LedgerEntry>,
     /// What the user should know and need not act on, unless strict.
-    pub notices: Vec<String>,
+    pub notices: Vec<Notice>,
 }
 
 /// A weight that is always in memory.
@@ -72,7 +71,7 @@ pub struct ExpertWeights {
 #[non_exhaustive]
 pub enum LowerError {
     /// Everything that is wrong.
-    #[error("{}: {} in the way of compiling it as {family}:{}", path.display(), Count(problems.len()), Lines(problems))]
+    #[error("{}: cannot be compiled as {family}: {}", path.display(), problem_list(problems))]
     Problems {
         /// The checkpoint.
         path: PathBuf,
@@ -86,23 +85,15 @@ pub enum LowerError {
     Ingest(#[from] IngestError),
 }
 
-struct Count(usize);
-
-impl fmt::Display for Count {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            1 => f.write_str("one thing is"),
-            count => write!(f, "{count} things are"),
-        }
-    }
-}
-
-struct Lines<'a>(&'a [String]);
-
-impl fmt::Display for Lines<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|line| write!(f, "\n  - {line}"))
-    }
+/// A count and one line each, for an error message.
+pub(crate) fn problem_list(problems: &[String]) -> String {
+    let things = match problems.len() {
+        1 => "one thing is wrong",
+        count => &format!("{count} things are wrong"),
+    };
+    problems
+        .iter()
+        .fold(things.to_owned(), |list, problem| list + "\n  - " + problem)
 }
 
 /// Lowers `checkpoint` as a member of `family`.
@@ -132,12 +123,12 @@ pub fn lower(checkpoint: &Checkpoint, family: &Family) -> Result<Lowered, LowerE
             return Err(refuse(problems));
         }
     };
-    let mut notices: Vec<String> = checkpoint.notices.iter().map(ToString::to_string).collect();
+    let mut notices = checkpoint.notices.clone();
     notices.extend(surprises.iter().map(|key| {
-        format!(
+        Notice::Surprise(format!(
             "config key {key:?} is unknown to the {} descriptor and was not used",
             descriptor.family
-        )
+        ))
     }));
 
     let mut resolver = Resolver::new(checkpoint, descriptor, &keys);

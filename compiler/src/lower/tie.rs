@@ -7,7 +7,7 @@ use estream_schemas::manifest::SourceFormat;
 
 use super::resolve::Resolver;
 use crate::arch::{Descriptor, Keys, TensorRole};
-use crate::ingest::{Checkpoint, IngestError};
+use crate::ingest::{Checkpoint, IngestError, Notice};
 
 /// Bytes compared at a time.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -28,7 +28,7 @@ pub(super) fn find<'a>(
     descriptor: &'a Descriptor,
     keys: &Keys,
     resolver: &mut Resolver<'a>,
-    notices: &mut Vec<String>,
+    notices: &mut Vec<Notice>,
 ) -> Result<Option<Tie<'a>>, IngestError> {
     let by_name = |name: &str| descriptor.tensor.iter().find(|role| role.role == name);
     let tie = descriptor.tensor.iter().find_map(|stored| {
@@ -65,15 +65,13 @@ pub(super) fn find<'a>(
         (Some(head), Some(table)) if stated && checkpoint.format == SourceFormat::Safetensors => {
             let (head_name, table_name) = (name(checkpoint, head), name(checkpoint, table));
             if equal(checkpoint, head, table)? {
-                notices.push(format!(
+                notices.push(Notice::Other(format!(
                     "{table_name:?} and {head_name:?} are tied and equal: stored once"
-                ));
+                )));
                 resolver.alias(table, &head_name);
                 tied(stored)
             } else {
-                notices.push(format!(
-                    "the configuration ties {table_name:?} and {head_name:?}, but they differ: both are kept"
-                ));
+                notices.push(Notice::Surprise(format!("the configuration ties {table_name:?} and {head_name:?}, but they differ: both are kept")));
                 Ok(None)
             }
         }

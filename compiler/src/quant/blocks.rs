@@ -3,13 +3,16 @@
 //! ```text
 //! Q4_0    d:2          16 bytes   d × (q − 8)
 //! Q4_1    d:2 m:2      16 bytes   d × q + m
+//! Q5_0    d:2 h:4      16 bytes   d × (q − 16)
+//! Q5_1    d:2 m:2 h:4  16 bytes   d × q + m
 //! Q8_0    d:2          32 bytes   d × q
 //! IQ4_NL  d:2          16 bytes   d × IQ4_NL_LEVELS[q]
 //! MXFP4   e:1          16 bytes   2^(e − 128) × MXFP4_LEVELS[q]
 //! ```
 //!
 //! In 16 bytes of nibbles, element j < 16 is the low nibble of byte j and element
-//! j + 16 the high nibble of the same byte.
+//! j + 16 the high nibble of the same byte. Where levels have five bits, bit j of the
+//! little-endian word h is the fifth of element j.
 
 use super::scale::{Clamps, fp16, max_abs, reciprocal, reduce};
 
@@ -41,7 +44,7 @@ fn nibbles(levels: &[u8; 32]) -> [u8; 16] {
 
 /// The four-bit level a scaled value falls on: its integer part, held in 0..=15.
 fn level(scaled: f32) -> u8 {
-    (scaled as i32).clamp(0, 15) as u8
+    (scaled as i32).clamp(0, 15).cast_unsigned() as u8
 }
 
 pub(super) fn decode_q4_0(block: &[u8; 18], out: &mut [f32; 32]) {
@@ -54,6 +57,28 @@ pub(super) fn decode_q4_1(block: &[u8; 20], out: &mut [f32; 32]) {
     let [d0, d1, m0, m1, levels @ ..] = block;
     let (d, m) = (fp16([*d0, *d1]), fp16([*m0, *m1]));
     each_nibble(levels, out, |q| d * f32::from(q) + m);
+}
+
+pub(super) fn decode_q5_0(block: &[u8; 22], out: &mut [f32; 32]) {
+    let [d0, d1, h0, h1, h2, h3, nibbles @ ..] = block;
+    let d = fp16([*d0, *d1]);
+    five_bits([*h0, *h1, *h2, *h3], nibbles, out, |q| d * (q - 16.0));
+}
+
+pub(super) fn decode_q5_1(block: &[u8; 24], out: &mut [f32; 32]) {
+    let [d0, d1, m0, m1, h0, h1, h2, h3, nibbles @ ..] = block;
+    let (d, m) = (fp16([*d0, *d1]), fp16([*m0, *m1]));
+    five_bits([*h0, *h1, *h2, *h3], nibbles, out, |q| d * q + m);
+}
+
+/// Applies `value` to the 32 levels of five bits, 0..=31, in the order of the elements.
+fn five_bits(fifth: [u8; 4], nibbles: &[u8; 16], out: &mut [f32; 32], value: impl Fn(f32) -> f32) {
+    each_nibble(nibbles, out, f32::from);
+    let fifth = u32::from_le_bytes(fifth);
+    for (j, out) in out.iter_mut().enumerate() {
+        let sixteen = if fifth >> j & 1 == 1 { 16.0 } else { 0.0 };
+        *out = value(*out + sixteen);
+    }
 }
 
 pub(super) fn decode_q8_0(block: &[u8; 34], out: &mut [f32; 32]) {
@@ -117,7 +142,7 @@ fn round_i8(x: f32) -> u8 {
     // The difference is exact, so a tie is seen as one.
     let rest = x - whole as f32;
     let up = i32::from(rest >= 0.5) - i32::from(rest <= -0.5);
-    whole.saturating_add(up).clamp(-127, 127) as u8
+    (whole.saturating_add(up).clamp(-127, 127) as i8).cast_unsigned()
 }
 
 /// The value of largest magnitude with its sign; of two opposite ones the first. Plus

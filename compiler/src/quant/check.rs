@@ -72,3 +72,82 @@ fn not_finite_fp16(bytes: [u8; 2]) -> bool {
 fn not_finite(bytes: [u8; 2], exponent: u16) -> bool {
     u16::from_le_bytes(bytes) & exponent == exponent
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three blocks of which the one in the middle has `bad` at `at`.
+    fn blocks(dtype: DType, at: usize, bad: &[u8]) -> Vec<u8> {
+        let block_bytes = usize::try_from(dtype.block_bytes()).unwrap();
+        let mut bytes = vec![0; 3 * block_bytes];
+        bytes[block_bytes + at..][..bad.len()].copy_from_slice(bad);
+        bytes
+    }
+
+    #[test]
+    fn c29_a_scale_that_is_not_finite_is_found_in_its_block() {
+        let places: [(DType, &[usize]); 11] = [
+            (DType::Q4_0, &[0]),
+            (DType::Q4_1, &[0, 2]),
+            (DType::Q5_0, &[0]),
+            (DType::Q5_1, &[0, 2]),
+            (DType::Q8_0, &[0]),
+            (DType::IQ4_NL, &[0]),
+            (DType::Q2_K, &[80, 82]),
+            (DType::Q3_K, &[108]),
+            (DType::Q4_K, &[0, 2]),
+            (DType::Q5_K, &[0, 2]),
+            (DType::Q6_K, &[208]),
+        ];
+        for (dtype, offsets) in places {
+            for at in offsets {
+                let block_index = 1;
+                let expected = QuantError::ScaleNotFinite { dtype, block_index };
+                for bad in [0x7c00_u16, 0xfc00, 0x7e00, 0x7c01] {
+                    let bytes = blocks(dtype, *at, &bad.to_le_bytes());
+                    assert_eq!(check_scales(dtype, &bytes), Err(expected.clone()));
+                }
+                let largest = blocks(dtype, *at, &0xfbff_u16.to_le_bytes());
+                assert_eq!(check_scales(dtype, &largest), Ok(()));
+            }
+        }
+    }
+
+    #[test]
+    fn c29_the_nan_of_e8m0_is_found_and_levels_may_be_anything() {
+        let (dtype, block_index) = (DType::MXFP4, 1);
+        let error = check_scales(dtype, &blocks(dtype, 0, &[0xff]));
+        assert_eq!(
+            error,
+            Err(QuantError::ScaleNotFinite { dtype, block_index })
+        );
+        assert_eq!(check_scales(dtype, &blocks(dtype, 0, &[0xfe])), Ok(()));
+        assert_eq!(check_scales(dtype, &blocks(dtype, 1, &[0xff; 16])), Ok(()));
+        let levels = blocks(DType::Q4_0, 2, &[0xff; 16]);
+        assert_eq!(check_scales(DType::Q4_0, &levels), Ok(()));
+    }
+
+    #[test]
+    fn c29_plain_elements_are_scanned_too() {
+        let bad: [(DType, &[u8]); 4] = [
+            (DType::F64, &f64::NAN.to_le_bytes()),
+            (DType::F32, &f32::INFINITY.to_le_bytes()),
+            (DType::F16, &[0x00, 0xfc]),
+            (DType::BF16, &[0x80, 0x7f]),
+        ];
+        for (dtype, bad) in bad {
+            let error = check_scales(dtype, &blocks(dtype, 0, bad));
+            assert_eq!(error, Err(QuantError::NotFinite { index: 1 }), "{dtype}");
+            assert_eq!(check_scales(dtype, &blocks(dtype, 0, &[])), Ok(()));
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_not_whole_blocks_are_an_error() {
+        let error = check_scales(DType::Q4_0, &[0; 35]);
+        assert!(matches!(error, Err(QuantError::Length { .. })));
+        let error = check_scales(DType::I8, &[0; 4]);
+        assert!(matches!(error, Err(QuantError::Unsupported { .. })));
+    }
+}

@@ -190,7 +190,7 @@ fn nearest(x: f32) -> f32 {
 
 /// A scaled value as the level stored for it, 0..=63.
 fn biased(scaled: f32) -> u8 {
-    (nearest(scaled).clamp(-32.0, 31.0) + 32.0) as u8
+    ((nearest(scaled).clamp(-32.0, 31.0) + 32.0) as i8).cast_unsigned()
 }
 
 /// The number of largest magnitude, the first of equals; 0 if there is none.

@@ -18,11 +18,12 @@ use std::path::Path;
 use estream_schemas::digest::Digest;
 use estream_schemas::limits::MAX_MANIFEST_BYTES;
 use estream_schemas::manifest::{
-    CarriedFile, ExpertLayer, MANIFEST_FILE, Manifest, RESIDENT_FILE, Region, ResidentTensor,
+    CarriedFile, ExpertLayer, MANIFEST_FILE, Manifest, RESIDENT_FILE, ResidentTensor,
 };
 use estream_schemas::valid::{Bundle, InvalidManifest};
 
 pub use error::ReadError;
+pub use estream_schemas::manifest::Projection;
 use files::{Dir, OpenFile};
 pub use verify::{Problem, VerifyReport};
 
@@ -36,31 +37,6 @@ pub enum Verify {
     FirstUse,
     /// Not at all.
     Never,
-}
-
-/// One of the three matrices of an expert.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Projection {
-    /// `[ff, hidden]`, before the activation.
-    Gate,
-    /// `[ff, hidden]`, the factor of the activation.
-    Up,
-    /// `[hidden, ff]`.
-    Down,
-}
-
-impl Projection {
-    /// All three, in the order they are stored.
-    pub const ALL: [Projection; 3] = [Projection::Gate, Projection::Up, Projection::Down];
-
-    /// Its region in the records of `layer`.
-    pub fn region(self, layer: &ExpertLayer) -> &Region {
-        match self {
-            Projection::Gate => &layer.gate,
-            Projection::Up => &layer.up,
-            Projection::Down => &layer.down,
-        }
-    }
 }
 
 /// Where bytes are: inside one open file of the bundle.
@@ -297,6 +273,12 @@ impl BundleReader {
         };
         all.read(out)?;
         self.compare(out, carried.digest, &file.path, || "the file".into())
+    }
+
+    /// Errors unless a carried file has the digest the manifest states. Memory stays
+    /// within 1 MiB.
+    pub fn check_file(&self, carried: &CarriedFile) -> Result<(), ReadError> {
+        verify::file(self, carried)
     }
 
     /// Errors unless `bytes` have the digest of resident tensor `index`.

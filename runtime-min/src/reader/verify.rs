@@ -129,7 +129,7 @@ pub(super) fn all(
     for index in 0..reader.manifest().experts.layers.len() {
         walk.layer(index);
     }
-    for file in carried(reader) {
+    for file in reader.manifest().carried() {
         walk.carried(file);
     }
     Ok(VerifyReport {
@@ -139,17 +139,35 @@ pub(super) fn all(
     })
 }
 
-fn carried(reader: &BundleReader) -> impl Iterator<Item = &CarriedFile> {
-    let manifest = reader.manifest();
-    let license = &manifest.license.files;
-    let beside = license.iter().chain(&manifest.source.metadata);
-    manifest.tokenizer.iter().chain(beside)
+/// Checks one carried file, in pieces.
+pub(super) fn file(reader: &BundleReader, carried: &CarriedFile) -> Result<(), ReadError> {
+    let file = reader.dir.file_of(&carried.file, carried.bytes)?;
+    let mut buffer = vec![0; PIECE_BYTES];
+    let mut hasher = blake3::Hasher::new();
+    let mut from = 0;
+    while from < file.bytes {
+        let left = usize::try_from(file.bytes - from).unwrap_or(usize::MAX);
+        let piece = &mut buffer[..left.min(PIECE_BYTES)];
+        file.read_at(from, piece)?;
+        hasher.update(piece);
+        from += piece.len() as u64;
+    }
+    let found = Digest(*hasher.finalize().as_bytes());
+    if found == carried.digest {
+        return Ok(());
+    }
+    Err(ReadError::Integrity {
+        path: file.path,
+        what: "the file".into(),
+        expected: carried.digest,
+        found,
+    })
 }
 
 fn total_bytes(reader: &BundleReader) -> u64 {
     let manifest = reader.manifest();
     let parts = manifest.experts.parts.iter().map(|part| part.bytes);
-    let files = carried(reader).map(|file| file.bytes);
+    let files = reader.manifest().carried().map(|file| file.bytes);
     // Sizes of carried files are claims until the files are opened.
     parts
         .chain(files)
@@ -174,6 +192,16 @@ impl Walk<'_, '_> {
             Ok(true) => {}
             Ok(false) => self.problems.push(Problem::NotCanonical),
             Err(error) => self.problems.push(Problem::Unreadable(error)),
+        }
+        let descriptor = &self.reader.manifest().descriptor;
+        let found = super::digest(descriptor.text.as_bytes());
+        if found != descriptor.digest {
+            self.problems.push(Problem::Digest {
+                path: self.reader.path().join(MANIFEST_FILE),
+                what: "the descriptor".into(),
+                expected: descriptor.digest,
+                found,
+            });
         }
     }
 
@@ -308,7 +336,9 @@ fn padding(layer: &ExpertLayer) -> [Range<u64>; 3] {
 /// Everything in the directory that neither the manifest names nor is a plan.
 fn strays(reader: &BundleReader) -> Result<Vec<PathBuf>, ReadError> {
     let manifest = reader.manifest();
-    let mut known: BTreeSet<&Path> = carried(reader)
+    let mut known: BTreeSet<&Path> = reader
+        .manifest()
+        .carried()
         .map(|file| Path::new(&file.file))
         .chain(
             manifest

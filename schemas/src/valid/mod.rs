@@ -6,6 +6,7 @@
 //! length, so there is no room for anything the manifest does not state.
 
 mod program;
+mod weight;
 
 use std::collections::BTreeSet;
 
@@ -81,6 +82,7 @@ impl Bundle {
         if bytes > MAX_MANIFEST_BYTES {
             return Err(InvalidManifest::TooLarge { bytes });
         }
+        weight::check(text)?;
         // The version decides how the rest reads, so it is looked at first.
         let head: Head = serde_json::from_slice(text)?;
         if head.format != FORMAT {
@@ -107,6 +109,11 @@ impl Bundle {
     /// What was checked.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
+    }
+
+    /// What was checked, to be changed and checked again.
+    pub fn into_manifest(self) -> Manifest {
+        self.manifest
     }
 
     /// The resident tensor called `name`.
@@ -161,11 +168,13 @@ fn aligned_end(offset: u64, bytes: u64) -> Option<u64> {
 }
 
 fn name(at: &str, name: &str) -> Result<(), InvalidManifest> {
-    let fits = !name.is_empty() && name.len() <= MAX_NAME_BYTES;
+    ensure(name.len() <= MAX_NAME_BYTES, at, || {
+        format!("a name of {} bytes, more than {MAX_NAME_BYTES}", name.len())
+    })?;
     let plain = name
         .bytes()
         .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
-    ensure(fits && plain, at, || {
+    ensure(!name.is_empty() && plain, at, || {
         format!("{name:?} is not a name of letters, digits, dots, dashes and underscores")
     })
 }
@@ -183,9 +192,9 @@ fn resident(manifest: &Manifest) -> Result<(), InvalidManifest> {
     })?;
     let mut names = BTreeSet::new();
     let mut end = 0;
-    for tensor in &resident.tensors {
+    for (index, tensor) in resident.tensors.iter().enumerate() {
+        name(&format!("resident tensor {index}"), &tensor.name)?;
         let at = format!("resident tensor {:?}", tensor.name);
-        name(&at, &tensor.name)?;
         ensure(names.insert(&tensor.name), &at, || "stated twice".into())?;
         ensure(matches!(tensor.shape.len(), 1 | 2), &at, || {
             "has neither one nor two dimensions".into()
@@ -360,7 +369,7 @@ fn files(manifest: &Manifest) -> Result<(), InvalidManifest> {
         .files
         .iter()
         .chain(&manifest.source.metadata);
-    let all: Vec<&CarriedFile> = tokenizer.iter().chain(beside.clone()).collect();
+    let all: Vec<&CarriedFile> = manifest.carried().collect();
     ensure(all.len() <= MAX_CARRIED_FILES, at, || {
         format!("more than {MAX_CARRIED_FILES}")
     })?;

@@ -9,13 +9,12 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use args::{Args, Command, HELP, Prompt};
+use estream_runtime::answer::{Ask, Stats};
 use estream_runtime::ids::{self, IdsError};
-use estream_runtime::output::{LogSoftmax, top};
 use estream_runtime::reader::{BundleReader, ReadError};
-use estream_runtime::tensor_file::TensorFile;
-use estream_runtime::{LoadOptions, Model, Positions, Request, RunError, Sink, check_prompt};
+use estream_runtime::{LoadOptions, Model, RunError, check_prompt};
 use estream_schemas::exit::Exit;
-use report::{Continuation, Position, Report, Stats, Token};
+use report::Report;
 
 fn main() -> ExitCode {
     let failed = match args::parse(std::env::args_os().skip(1)) {
@@ -52,10 +51,6 @@ impl Failed {
             message: message.to_string(),
         }
     }
-
-    fn io(error: &io::Error) -> Failed {
-        Failed::new(Exit::Io, error)
-    }
 }
 
 impl From<ReadError> for Failed {
@@ -89,18 +84,22 @@ fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Fai
 }
 
 fn run(args: &Args) -> Result<(), Failed> {
-    let mut tokens = match &args.prompt {
+    let prompt = match &args.prompt {
         Prompt::Ids(ids) => ids.clone(),
         Prompt::File(path) => ids::read(path)?,
     };
-    let prompt_len = tokens.len();
-    if prompt_len == 0 {
-        return Err(RunError::EmptyPrompt.into());
-    }
-    tokens.extend(args.continuation.iter().flatten());
+    let ask = Ask {
+        prompt,
+        continuation: args.continuation.clone(),
+        all_positions: args.all_positions,
+        top: args.top,
+        logits: args.logits.clone(),
+        hidden: args.hidden.clone(),
+    };
     let reader = BundleReader::open(&args.bundle)?;
     let program = &reader.bundle().manifest().program;
-    check_prompt(&tokens, program.vocab, program.context)?;
+    // Known before gigabytes are read.
+    check_prompt(&ask.tokens(), program.vocab, program.context)?;
 
     let start = Instant::now();
     let options = LoadOptions {
@@ -110,110 +109,24 @@ fn run(args: &Args) -> Result<(), Failed> {
     };
     let mut model = Model::load(&reader, &options)?;
     let load = start.elapsed();
-
-    let positions = match (args.all_positions, &args.continuation) {
-        (true, _) => Positions::All,
-        (false, None) => Positions::Last,
-        // What each token of the continuation is predicted from.
-        (false, Some(_)) => Positions::Some((prompt_len - 1..tokens.len() - 1).collect()),
-    };
-    let rows = match &positions {
-        Positions::All => tokens.len(),
-        Positions::Last => 1,
-        Positions::Some(chosen) => chosen.len(),
-    };
-    let create = |path: &Option<_>, name, cols| {
-        let file = path.as_ref();
-        file.map(|path: &std::path::PathBuf| TensorFile::create(path, name, rows, cols))
-            .transpose()
-            .map_err(|error| Failed::io(&error))
-    };
-    let mut collect = Collect {
-        tokens: &tokens,
-        scored_from: prompt_len,
-        top: args.top,
-        positions: Vec::new(),
-        continuation: args.continuation.as_ref().map(|_| Continuation::default()),
-        logits: create(&args.logits, "logits", model.vocab())?,
-        hidden: create(&args.hidden, "hidden", model.hidden_width())?,
-    };
-    let request = Request {
-        positions,
-        hidden: args.hidden.is_some(),
-    };
-    let outcome = match model.prefill(&tokens, &request, &mut collect) {
+    let (answer, outcome) = match ask.run(&mut model) {
         // Files name themselves.
-        Err(RunError::Sink(error)) => return Err(Failed::io(&error)),
+        Err(RunError::Sink(error)) => return Err(Failed::new(Exit::Io, error)),
         other => other?,
     };
-    for file in [collect.logits, collect.hidden].into_iter().flatten() {
-        file.finish().map_err(|error| Failed::io(&error))?;
-    }
-    let stats = Stats::new(model.backend(), &outcome, load);
+    let stats = Stats::new(&model, &outcome, load);
     if args.stats && !args.json {
         // Talk that nobody can read changes nothing.
-        let _ = stats.table(&mut io::stderr().lock());
+        let _ = report::table(&stats, &mut io::stderr().lock());
     }
     let report = Report {
         identity: reader.identity().to_string(),
         tokens: outcome.tokens,
-        positions: collect.positions,
-        continuation: collect.continuation,
+        answer,
         stats: args.stats.then_some(stats),
     };
     print(|out| match args.json {
         true => report.json(out),
         false => report.text(out),
     })
-}
-
-/// Takes rows of results apart as they come.
-struct Collect<'a> {
-    tokens: &'a [u32],
-    /// Index of the first token of the continuation.
-    scored_from: usize,
-    top: usize,
-    positions: Vec<Position>,
-    continuation: Option<Continuation>,
-    logits: Option<TensorFile>,
-    hidden: Option<TensorFile>,
-}
-
-impl Sink for Collect<'_> {
-    fn logits(&mut self, position: usize, row: &[f32]) -> io::Result<()> {
-        if let Some(file) = &mut self.logits {
-            file.row(row)?;
-        }
-        let next = position + 1;
-        let scored = self.continuation.as_mut();
-        let scored = scored.filter(|_| next >= self.scored_from);
-        let scored = scored.zip(self.tokens.get(next).copied());
-        if self.top == 0 && scored.is_none() {
-            return Ok(());
-        }
-        let norm = LogSoftmax::of(row);
-        let token = |id, logit| Token {
-            id,
-            logit,
-            logprob: norm.log_prob(logit),
-        };
-        if let Some((continuation, id)) = scored {
-            // The model has checked that every id is one of the vocabulary.
-            let token = token(id, row[id as usize]);
-            continuation.total_logprob += token.logprob;
-            continuation.tokens.push(token);
-        }
-        if self.top > 0 {
-            let best = top(row, self.top).into_iter();
-            self.positions.push(Position {
-                position,
-                top: best.map(|best| token(best.id, best.logit)).collect(),
-            });
-        }
-        Ok(())
-    }
-
-    fn hidden(&mut self, _position: usize, row: &[f32]) -> io::Result<()> {
-        self.hidden.as_mut().map_or(Ok(()), |file| file.row(row))
-    }
 }

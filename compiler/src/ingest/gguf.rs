@@ -1,1 +1,0 @@
-//! GGUF v2 and v3.

@@ -1,0 +1,93 @@
+//! Which types a weight can be stored in, and where.
+
+use estream_schemas::dtype::DType;
+use estream_schemas::layout::{Layout, NibbleOrder, TILE};
+
+/// What a weight is to a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A routed expert's matrix: tiles, because that is what is streamed.
+    Expert,
+    /// A matrix that is always in memory: tiles where its type has them.
+    Matrix,
+    /// A vector: plain numbers.
+    Vector,
+}
+
+/// How matrices may be arranged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fit {
+    /// Order of nibbles in a tile.
+    pub order: NibbleOrder,
+    /// Whether rows may be padded with zeros to a multiple of 32 elements.
+    pub pad_k: bool,
+}
+
+impl Fit {
+    /// The layout of a weight of `dtype` with rows of `cols` elements; else why there is none.
+    pub fn layout(self, place: Place, dtype: DType, cols: u64) -> Result<Layout, String> {
+        let tiled = Layout::tiled(dtype, self.order);
+        let plain = matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
+        match (place, tiled) {
+            (Place::Vector, _) if plain => Ok(Layout::rows(dtype)),
+            (Place::Vector, _) => Err(format!("a vector cannot be {dtype}, only f32, f16 or bf16")),
+            (_, Some(layout)) if cols.is_multiple_of(TILE) => Ok(layout),
+            // A plain row needs no whole tiles, and a kernel can read it as it is.
+            (Place::Matrix, Some(_)) if plain => Ok(Layout::rows(dtype)),
+            (_, Some(layout)) if self.pad_k => Ok(layout),
+            (_, Some(_)) => Err(format!(
+                "{dtype} tiles need rows of whole tiles: row length (K) = {cols}, {cols} mod {TILE} = {}; \
+                 pad rows with zeros (--pad-k), or choose a type that fits in a recipe",
+                cols % TILE
+            )),
+            (Place::Expert, None) => Err(format!(
+                "experts cannot be {dtype}, which has no 32 × 32 tile; quantise again (--requantize) to one that has"
+            )),
+            (Place::Matrix, None) if dtype == DType::Q6_K => match cols % dtype.block_len() {
+                0 => Ok(Layout::rows(dtype)),
+                rest => Err(format!(
+                    "{dtype} has blocks of {0}: row length (K) = {cols}, {cols} mod {0} = {rest}",
+                    dtype.block_len()
+                )),
+            },
+            (Place::Matrix, None) => Err(format!("no kernel reads a {dtype} matrix")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIT: Fit = Fit {
+        order: NibbleOrder::Direct,
+        pad_k: false,
+    };
+
+    #[test]
+    fn weights_get_tiles_where_there_are_tiles() {
+        let name = |place, dtype, cols| FIT.layout(place, dtype, cols).unwrap().to_string();
+        assert_eq!(name(Place::Expert, DType::Q4_0, 64), "q4_0.t32.direct");
+        assert_eq!(name(Place::Matrix, DType::Q6_K, 256), "q6_k.rows");
+        assert_eq!(name(Place::Matrix, DType::F32, 40), "f32.rows");
+        assert_eq!(name(Place::Vector, DType::BF16, 40), "bf16.rows");
+    }
+
+    #[test]
+    fn c31_c32_a_row_that_does_not_fit_is_refused_with_the_arithmetic() {
+        let why = FIT.layout(Place::Expert, DType::Q4_0, 48).unwrap_err();
+        assert!(why.contains("row length (K) = 48, 48 mod 32 = 16"), "{why}");
+        assert!(why.contains("--pad-k"), "{why}");
+        let padding = Fit { pad_k: true, ..FIT };
+        assert!(padding.layout(Place::Expert, DType::Q4_0, 48).is_ok());
+        let why = FIT.layout(Place::Matrix, DType::Q6_K, 128).unwrap_err();
+        assert!(why.contains("128 mod 256 = 128"), "{why}");
+    }
+
+    #[test]
+    fn a_type_without_tiles_cannot_be_streamed() {
+        let why = FIT.layout(Place::Expert, DType::Q6_K, 256).unwrap_err();
+        assert!(why.contains("--requantize"), "{why}");
+        assert!(FIT.layout(Place::Vector, DType::Q8_0, 32).is_err());
+    }
+}

@@ -1,0 +1,273 @@
+//! The place a bundle goes to: nothing of the user's is ever written to or replaced.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use estream_schemas::limits::MAX_MANIFEST_BYTES;
+use estream_schemas::manifest::{FORMAT, MANIFEST_FILE, PLANS_DIR, RESIDENT_FILE};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+
+use crate::OutputError;
+
+/// Names tried for a staging directory before giving up.
+const MAX_STAGING_NAMES: u32 = 1000;
+
+/// A path that a bundle may be renamed to.
+#[derive(Debug)]
+pub(crate) struct Target {
+    path: PathBuf,
+    parent: PathBuf,
+    name: OsString,
+    /// There is a bundle, and it is to be replaced.
+    replaces: bool,
+}
+
+impl Target {
+    /// Looks at `out` and what is there; changes nothing.
+    pub(crate) fn claim(
+        out: &Path,
+        inputs: &[PathBuf],
+        force: bool,
+    ) -> Result<Target, OutputError> {
+        let name = out.file_name().ok_or_else(|| OutputError::NoName {
+            out: out.to_owned(),
+        })?;
+        let parent = match out.parent() {
+            Some(parent) if parent != Path::new("") => parent,
+            _ => Path::new("."),
+        };
+        refuse_inputs(out, inputs)?;
+        let replaces = match fs::symlink_metadata(out) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) => return Err(OutputError::io(out, "examine")(error)),
+            Ok(about) => {
+                let bundle = refuse_non_bundle(out, &about);
+                if !force {
+                    // Only a bundle may be told to be replaced with --force.
+                    bundle?;
+                    return Err(OutputError::Exists {
+                        out: out.to_owned(),
+                    });
+                }
+                bundle?;
+                true
+            }
+        };
+        Ok(Target {
+            path: out.to_owned(),
+            parent: parent.to_owned(),
+            name: name.to_owned(),
+            replaces,
+        })
+    }
+
+    /// Makes the directories above the target, where there are none.
+    pub(crate) fn make_parent(&self) -> Result<(), OutputError> {
+        fs::create_dir_all(&self.parent)
+            .map_err(OutputError::io(&self.parent, "create the directory"))
+    }
+
+    /// The nearest directory above the target that exists: the file system it will be on.
+    pub(crate) fn existing_parent(&self) -> &Path {
+        let above = self.parent.ancestors().find(|path| path.is_dir());
+        above.unwrap_or(Path::new("."))
+    }
+
+    /// A new directory beside the target, so that a rename suffices to publish it.
+    pub(crate) fn stage(&self) -> Result<Staging, OutputError> {
+        for attempt in 0..MAX_STAGING_NAMES {
+            let mut name = OsString::from(".");
+            name.push(&self.name);
+            name.push(format!(".tmp-{}-{attempt}", std::process::id()));
+            let path = self.parent.join(name);
+            match fs::create_dir(&path) {
+                Ok(()) => return Ok(Staging { path }),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(OutputError::io(path, "create the directory")(error)),
+            }
+        }
+        let taken = io::Error::from(io::ErrorKind::AlreadyExists);
+        Err(OutputError::io(
+            &self.parent,
+            "find a name for a temporary directory",
+        )(taken))
+    }
+
+    /// Moves a finished bundle to the target in one step and removes what was there;
+    /// where that is now, if it cannot be removed.
+    pub(crate) fn publish(&self, mut staging: Staging) -> Result<Option<PathBuf>, OutputError> {
+        let flags = match self.replaces {
+            true => RenameFlags::EXCHANGE,
+            false => RenameFlags::NOREPLACE,
+        };
+        match renameat_with(CWD, &staging.path, CWD, &self.path, flags) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => {
+                return Err(OutputError::Exists {
+                    out: self.path.clone(),
+                });
+            }
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+                self.publish_stepwise(&mut staging)?;
+            }
+            Err(errno) => return Err(OutputError::io(&self.path, "rename to it")(errno.into())),
+        }
+        sync_dir(&self.parent)?;
+        let old = staging.path.clone();
+        drop(staging);
+        Ok(fs::symlink_metadata(&old).is_ok().then_some(old))
+    }
+
+    /// For file systems that cannot exchange or refuse in one step: the old bundle is
+    /// aside for a moment, and put back if the new one cannot take its place.
+    fn publish_stepwise(&self, staging: &mut Staging) -> Result<(), OutputError> {
+        let rename = |from: &Path, to: &Path| {
+            fs::rename(from, to).map_err(OutputError::io(to, "rename to it"))
+        };
+        if !self.replaces {
+            if fs::symlink_metadata(&self.path).is_ok() {
+                return Err(OutputError::Exists {
+                    out: self.path.clone(),
+                });
+            }
+            return rename(&staging.path, &self.path);
+        }
+        let mut aside = self.stage()?;
+        rename(&self.path, &aside.path)?;
+        match rename(&staging.path, &self.path) {
+            Ok(()) => {
+                // As after an exchange: `staging` is where the old bundle is.
+                std::mem::swap(staging, &mut aside);
+                Ok(())
+            }
+            Err(error) => {
+                let back = rename(&aside.path, &self.path);
+                // Whether it is back or not, the old bundle is not to be removed.
+                std::mem::forget(aside);
+                Err(back.err().unwrap_or(error))
+            }
+        }
+    }
+}
+
+/// A directory that is removed unless it was renamed away.
+#[derive(Debug)]
+pub(crate) struct Staging {
+    path: PathBuf,
+}
+
+impl Staging {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // It is gone already after a rename, and nobody could be told of another error.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Syncs a directory, so that the names in it outlive a power cut.
+pub(crate) fn sync_dir(path: &Path) -> Result<(), OutputError> {
+    File::open(path)
+        .and_then(|dir| dir.sync_all())
+        .map_err(OutputError::io(path, "sync the directory"))
+}
+
+/// Errors if `out` is one of `inputs` under whatever name: a link to it, too.
+fn refuse_inputs(out: &Path, inputs: &[PathBuf]) -> Result<(), OutputError> {
+    let Ok(target) = fs::metadata(out) else {
+        return Ok(());
+    };
+    let same = |input: &&PathBuf| {
+        fs::metadata(input)
+            .is_ok_and(|input| (input.dev(), input.ino()) == (target.dev(), target.ino()))
+    };
+    match inputs.iter().find(same) {
+        None => Ok(()),
+        Some(input) => Err(OutputError::IsInput {
+            out: out.to_owned(),
+            input: input.clone(),
+        }),
+    }
+}
+
+/// Errors unless what is at `out` is a bundle through and through: a directory with a
+/// manifest of ours and not one file that no bundle has, since all of it goes.
+fn refuse_non_bundle(out: &Path, about: &Metadata) -> Result<(), OutputError> {
+    let refuse = |why: String| OutputError::NotABundle {
+        out: out.to_owned(),
+        why,
+    };
+    if about.is_symlink() {
+        return Err(refuse("it is a symbolic link".into()));
+    }
+    if !about.is_dir() {
+        return Err(refuse("it is not a directory".into()));
+    }
+    if !has_manifest(out) {
+        return Err(refuse(format!("it has no {MANIFEST_FILE} of one")));
+    }
+    for entry in list(out)? {
+        let (name, about) = entry;
+        let folder = name == "tokenizer" || name == PLANS_DIR;
+        let inside = match folder && about.is_dir() {
+            true => list(&out.join(&name))?,
+            false => Vec::new(),
+        };
+        let ours = if folder {
+            about.is_dir() && inside.iter().all(|(_, about)| about.is_file())
+        } else {
+            about.is_file() && may_be_in_bundle(&name)
+        };
+        if !ours {
+            return Err(refuse(format!("it holds {name:?}")));
+        }
+    }
+    Ok(())
+}
+
+/// Files at the top of a bundle of any version.
+fn may_be_in_bundle(name: &OsStr) -> bool {
+    let Some(name) = name.to_str() else {
+        return false;
+    };
+    let licences = ["LICENSE", "LICENCE", "COPYING", "NOTICE", "USE_POLICY"];
+    let upper = name.to_ascii_uppercase();
+    [MANIFEST_FILE, RESIDENT_FILE, "source-metadata.gguf"].contains(&name)
+        || (name.starts_with("experts-") && name.ends_with(".bin"))
+        || licences.iter().any(|licence| upper.starts_with(licence))
+}
+
+/// Whether the directory's manifest says it is one of ours, of any version.
+fn has_manifest(out: &Path) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Head {
+        format: String,
+    }
+    let path = out.join(MANIFEST_FILE);
+    let small = fs::symlink_metadata(&path)
+        .is_ok_and(|about| about.is_file() && about.len() <= MAX_MANIFEST_BYTES);
+    small
+        && fs::read(&path).is_ok_and(|text| {
+            serde_json::from_slice::<Head>(&text).is_ok_and(|head| head.format == FORMAT)
+        })
+}
+
+fn list(path: &Path) -> Result<Vec<(OsString, Metadata)>, OutputError> {
+    let entries = path.read_dir().and_then(|entries| {
+        entries
+            .map(|entry| {
+                let entry = entry?;
+                Ok((entry.file_name(), entry.metadata()?))
+            })
+            .collect::<io::Result<Vec<_>>>()
+    });
+    entries.map_err(OutputError::io(path, "list"))
+}

@@ -1,0 +1,8 @@
+//! Properties of bundles as they are written, one file a group of them.
+
+mod common;
+mod hostile;
+mod large;
+mod relayout;
+mod round_trip;
+mod target;

@@ -1,0 +1,5 @@
+//! Every rule of a valid manifest refuses its violation and says where it is.
+
+mod random;
+mod rules;
+mod sample;
