@@ -40,6 +40,8 @@ mod executor;
 #[cfg(feature = "run")]
 pub mod ids;
 #[cfg(feature = "run")]
+mod layouts;
+#[cfg(feature = "run")]
 pub mod math;
 #[cfg(feature = "run")]
 mod memory;
