@@ -51,6 +51,8 @@ mod model;
 mod ops;
 #[cfg(feature = "run")]
 pub mod output;
+#[cfg(feature = "reader")]
+pub mod partial;
 #[cfg(feature = "run")]
 pub mod pool;
 #[cfg(feature = "reader")]
