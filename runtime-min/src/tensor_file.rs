@@ -148,14 +148,16 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_file_leaves_nothing_and_keeps_what_was_there() {
+    fn an_unfinished_file_leaves_nothing_and_what_is_there_stays() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out");
-        std::fs::write(&path, "old").unwrap();
         let mut file = TensorFile::create(&path, "logits", 2, 1).unwrap();
         file.row(&[1.0]).unwrap();
         drop(file);
-        assert_eq!(names(dir.path()), ["out"]);
+        assert!(names(dir.path()).is_empty());
+        std::fs::write(&path, "old").unwrap();
+        let error = TensorFile::create(&path, "logits", 2, 1).unwrap_err();
+        assert!(error.to_string().contains("name another file"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), b"old");
     }
 
