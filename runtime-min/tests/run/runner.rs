@@ -91,7 +91,7 @@ fn exit_codes_say_who_is_to_blame() {
         (3, &[good, "--ids", "1", "--backend", "hexagon"]),
         (4, &[folder, "--ids", "1"]),
         (5, &[good, "--ids-file", "/nowhere/ids"]),
-        (5, &[good, "--ids", "1", "--logits", folder]),
+        (2, &[good, "--ids", "1", "--logits", folder]),
         (5, &[good, "--ids", "1", "--logits", &missing]),
         (6, &[broken, "--ids", "1"]),
         (0, &[broken, "--ids", "1", "--verify", "never"]),
@@ -240,6 +240,11 @@ fn files_hold_every_row_that_was_asked_for() {
         read_matrix(&hidden, "hidden"),
         (vec![3, HIDDEN as u64], expected.hidden)
     );
+    // What is there is never written over.
+    assert_eq!(code(&run(&args)), 2);
+    for path in [&logits, &hidden] {
+        std::fs::remove_file(path).unwrap();
+    }
     stdout(&run(&args));
     let last = expected.logits[2 * VOCAB..].to_vec();
     assert_eq!(read_matrix(&logits, "logits"), (vec![1, vocab], last));
