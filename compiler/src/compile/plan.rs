@@ -141,9 +141,11 @@ impl Planner<'_> {
         for ((role, views), cols) in roles.iter().zip(&views).zip([hidden, hidden, ff]) {
             let name = format!("layers.{layer}.{role}");
             let first = views.first()?;
-            self.one_class(&name, views, first)?;
-            layouts.push(self.layout(Place::Expert, role, &name, first, cols)?);
+            if self.one_class(&name, views, first).is_some() {
+                layouts.extend(self.layout(Place::Expert, role, &name, first, cols));
+            }
         }
+        // One that is missing is a problem by now.
         Some(Experts {
             layer,
             experts,

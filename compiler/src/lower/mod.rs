@@ -191,13 +191,14 @@ fn rows_of_tensors(
     keys: &mut Keys,
 ) {
     for key in &descriptor.key {
-        let role = key
-            .rows_of
-            .as_deref()
-            .and_then(|role| descriptor.role(role));
-        let tensor = role.and_then(|role| names.find(role, 0, 0));
-        if let Some((tensor, _)) = tensor
-            && !keys.has(&key.name)
+        let Some(role) = key.rows_of.as_deref().filter(|_| !keys.has(&key.name)) else {
+            continue;
+        };
+        // A tied table may be there under the name of the other role only.
+        let serves =
+            |other: &&TensorRole| other.role == role || other.tied_to.as_deref() == Some(role);
+        let mut roles = descriptor.tensor.iter().filter(serves);
+        if let Some((tensor, _)) = roles.find_map(|role| names.find(role, 0, 0))
             && let Some(rows) = checkpoint.tensors[tensor].shape.first()
         {
             keys.set(&key.name, *rows);
