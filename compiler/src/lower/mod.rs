@@ -9,6 +9,7 @@ mod program;
 mod resolve;
 mod tie;
 mod view;
+mod window;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
