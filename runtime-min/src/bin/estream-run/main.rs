@@ -96,6 +96,9 @@ fn run(args: &Args) -> Result<(), Failed> {
         logits: args.logits.clone(),
         hidden: args.hidden.clone(),
     };
+    if ask.prompt.is_empty() {
+        return Err(RunError::EmptyPrompt.into());
+    }
     let reader = BundleReader::open(&args.bundle)?;
     let program = &reader.bundle().manifest().program;
     // Known before gigabytes are read.
