@@ -64,7 +64,7 @@ fn c37b_tied_with_an_equal_head_is_stored_once_and_told() {
             .iter()
             .any(|notice| notice.to_string().contains("stored once"))
     );
-    assert!(!lowered.notices.iter().any(Notice::is_surprising));
+    assert!(!lowered.notices.iter().any(Notice::is_refused_when_strict));
 }
 
 #[test]
@@ -85,7 +85,10 @@ fn c37c_not_tied_without_a_head_is_an_error() {
 fn c37d_tied_with_another_head_keeps_both_and_is_a_surprise() {
     let lowered = model(Some(json!(true)), "").write().lower(&tying());
     assert_eq!(tables(&lowered), (vec!["embed", "head"], "embed"));
-    let surprise = lowered.notices.iter().find(|notice| notice.is_surprising());
+    let surprise = lowered
+        .notices
+        .iter()
+        .find(|notice| notice.is_refused_when_strict());
     assert_says(
         &surprise.unwrap().to_string(),
         &["\"embed\" and \"head\", but they differ"],
@@ -122,5 +125,5 @@ fn a_gguf_file_ties_by_leaving_the_head_out() {
     model.take("output.weight");
     let lowered = model.write().lower(&tying());
     assert_eq!(tables(&lowered), (vec!["head"], "head"));
-    assert!(!lowered.notices.iter().any(Notice::is_surprising));
+    assert!(!lowered.notices.iter().any(Notice::is_refused_when_strict));
 }
