@@ -124,7 +124,12 @@ pub fn encode(
 
 /// Whether [`decode`] reads blocks of `dtype`.
 pub fn can_decode(dtype: DType) -> bool {
-    can_encode(dtype) || matches!(dtype, DType::F64 | DType::IQ4_NL | DType::MXFP4)
+    use DType::{F64, IQ4_NL, MXFP4, Q2_K, Q3_K, Q4_K, Q5_0, Q5_1, Q5_K};
+    can_encode(dtype)
+        || matches!(
+            dtype,
+            F64 | IQ4_NL | MXFP4 | Q5_0 | Q5_1 | Q2_K | Q3_K | Q4_K | Q5_K
+        )
 }
 
 /// Whether [`encode`] writes blocks of `dtype`.
