@@ -247,10 +247,12 @@ fn program(program: &Program) -> String {
     text + &format!("epilogue: {}\n", names(&program.epilogue).join(", "))
 }
 
-/// An operator's name as the manifest spells it.
+/// An operator's name as the manifest spells it: the one field of its object.
 fn operator(op: &Op) -> String {
-    match serde_json::to_value(op) {
-        Ok(value) => value["op"].as_str().unwrap_or_default().to_owned(),
-        Err(_) => String::new(),
-    }
+    let value = serde_json::to_value(op).unwrap_or_default();
+    let mut fields = value.as_object().into_iter().flatten();
+    fields
+        .next()
+        .map(|(name, _)| name.clone())
+        .unwrap_or_default()
 }
