@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn an_operator_is_called_what_the_manifest_calls_it() {
-        let text = r#"{"add": {"a": "x", "b": "y", "out": "x"}}"#;
+        let text = r#"{"add": {"input": "h", "out": "x", "scale": "1"}}"#;
         let op: Op = serde_json::from_str(text).unwrap();
         assert_eq!(operator(&op), "add");
     }
