@@ -3,15 +3,15 @@
 //! The ledger says which source tensor held which weights, so a bundle that came from
 //! GGUF gives back the same tensors; blocks are moved, never decoded.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufWriter};
 use std::ops::ControlFlow;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use estream_compiler::arch::{ArchError, Family};
 use estream_compiler::ingest::gguf::{Gguf, GgufBuilder, GgufFault, GgufWriter, WriteFault};
 use estream_compiler::layout::{LayoutError, untile_strip};
+use estream_runtime::partial::PartialFile;
 use estream_runtime::reader::{BundleReader, Extent, ReadError};
 use estream_schemas::dtype::DType;
 use estream_schemas::exit::Exit;
@@ -27,6 +27,14 @@ pub enum UnpackError {
     /// The bundle cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
+    /// The bundle is not what it was when it was made.
+    #[error("{problem}; compile the bundle again")]
+    Damaged {
+        /// The first thing that is wrong.
+        problem: String,
+        /// What kind of thing it is.
+        exit: Exit,
+    },
     /// The descriptor in the bundle is not one.
     #[error("the bundle's {0}")]
     Descriptor(#[from] ArchError),
@@ -79,6 +87,7 @@ impl UnpackError {
     pub fn exit(&self) -> Exit {
         match self {
             UnpackError::Read(error) => error.exit(),
+            UnpackError::Damaged { exit, .. } => *exit,
             UnpackError::Descriptor(_) | UnpackError::Metadata { .. } => Exit::Invalid,
             UnpackError::NotFromGguf { .. } | UnpackError::Tensor { .. } => Exit::CannotRun,
             UnpackError::Layout(_) => Exit::Internal,
@@ -119,8 +128,20 @@ pub fn unpack(
             .tensor(&tensor.entry.tensor, tensor.dtype, &tensor.entry.shape)
             .map_err(write)?;
     }
-    let staging = Staging::beside(out)?;
-    let file = staging.create().map_err(|e| write(e.into()))?;
+    let (partial, file) = PartialFile::beside(out).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => UnpackError::Exists {
+            path: out.to_owned(),
+        },
+        _ => write(error.into()),
+    })?;
+    // A strip at a time has no digest, so all of the bundle is checked before.
+    let checked = reader.verify_all(&mut |_, _| {})?;
+    if let Some(problem) = checked.problems.first() {
+        return Err(UnpackError::Damaged {
+            problem: problem.to_string(),
+            exit: checked.exit(),
+        });
+    }
     let mut job = Job {
         reader,
         out,
@@ -143,7 +164,7 @@ pub fn unpack(
         .into_inner()
         .map_err(|e| write(e.into_error().into()))?;
     file.sync_all().map_err(|e| write(e.into()))?;
-    staging.publish().map_err(|e| write(e.into()))?;
+    partial.publish().map_err(|e| write(e.into()))?;
     Ok(Unpacked {
         tensor_count: plan.len(),
         dropped_count: manifest.ledger.len() - plan.len(),
@@ -442,48 +463,4 @@ impl Job<'_> {
 /// A size that a checked manifest bounds.
 fn size(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
-}
-
-/// A file beside the output, removed unless it is published.
-struct Staging {
-    temporary: PathBuf,
-    out: PathBuf,
-}
-
-impl Staging {
-    fn beside(out: &Path) -> Result<Staging, UnpackError> {
-        if fs::symlink_metadata(out).is_ok() {
-            return Err(UnpackError::Exists {
-                path: out.to_owned(),
-            });
-        }
-        let mut name = std::ffi::OsString::from(".");
-        name.push(out.file_name().unwrap_or_default());
-        name.push(format!(".{}.tmp", std::process::id()));
-        Ok(Staging {
-            temporary: out.with_file_name(name),
-            out: out.to_owned(),
-        })
-    }
-
-    fn create(&self) -> io::Result<File> {
-        let mut options = OpenOptions::new();
-        options
-            .write(true)
-            .create_new(true)
-            .mode(0o644)
-            .open(&self.temporary)
-    }
-
-    /// Gives the file its name, unless somebody else took it meanwhile.
-    fn publish(&self) -> io::Result<()> {
-        fs::hard_link(&self.temporary, &self.out)
-    }
-}
-
-impl Drop for Staging {
-    fn drop(&mut self) {
-        // Whether it was published or not, the temporary name goes; nobody is left to tell if it does not.
-        let _ = fs::remove_file(&self.temporary);
-    }
 }

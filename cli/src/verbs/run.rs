@@ -137,11 +137,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
     };
     let mut model = Model::load(&reader, &options)?;
     let load = start.elapsed();
-    let (answer, outcome) = match ask.run(&mut model) {
-        // Files name themselves.
-        Err(RunError::Sink(error)) => return Err(Failure::io(error)),
-        other => other?,
-    };
+    let (answer, outcome) = ask.run(&mut model)?;
     let report = Report {
         identity: reader.identity().to_string(),
         prompt: ask.prompt,

@@ -7,7 +7,7 @@
 
 use super::decode::Lanes;
 use super::matrix::TILE;
-use super::multiply::{Scratch, Target, at_least, for_rows_together, pack, product, rows_product};
+use super::multiply::{Scratch, Target, Together, at_least, pack, product, rows_product};
 use super::norm::{PARTIALS, add_halves};
 use super::simd::{Kernel, SimdPath};
 use super::{Cpu, row_count, scratch_of};
@@ -56,7 +56,22 @@ struct Softmax {
 impl AttentionForm {
     /// Heads that share keys.
     fn group(&self) -> usize {
-        self.heads / self.kv_heads
+        self.heads.checked_div(self.kv_heads).unwrap_or(0).max(1)
+    }
+
+    /// Tokens that one thread takes at a time.
+    fn tokens_together(&self) -> usize {
+        (QUERIES / self.group()).max(1)
+    }
+
+    /// Bytes that [`Cpu::attention`] may allocate at most on `threads` threads,
+    /// however long the prompt; buffers of other kernels are used first.
+    pub fn scratch_bytes(&self, threads: usize) -> u64 {
+        let rows = self.tokens_together() * self.group();
+        let floats = rows * (self.key_dim + KEYS)
+            + rows * (KEYS + self.value_dim)
+            + TILE * (self.key_dim * KEYS / TILE).max(KEYS);
+        (4 * floats + rows * size_of::<Softmax>()) as u64 * threads.max(1) as u64
     }
 }
 
@@ -154,7 +169,7 @@ impl Kernel for AttentionKernel<'_, '_> {
                     let value = &self.v[value * value_dim + col..][..width];
                     lanes.0[..width].copy_from_slice(value);
                 }
-                for_rows_together(path, rows, |first, count| {
+                for (first, count) in Together::of(path, rows) {
                     // What all these rows see, then what the later ones see besides.
                     let common = seen(first);
                     let weights = &weights[first * KEYS..(first + count) * KEYS];
@@ -173,7 +188,7 @@ impl Kernel for AttentionKernel<'_, '_> {
                             }
                         }
                     }
-                });
+                }
             }
         }
 
@@ -231,9 +246,10 @@ impl Cpu {
         v: &[f32],
         out: &mut [f32],
     ) {
-        let group = form.heads.checked_div(form.kv_heads).unwrap_or(0);
-        assert!(
-            group > 0 && form.heads == group * form.kv_heads,
+        let group = form.group();
+        assert_eq!(
+            form.heads,
+            group * form.kv_heads,
             "every group of heads has a key head"
         );
         let tokens = row_count(q, form.heads * form.key_dim);
@@ -255,7 +271,7 @@ impl Cpu {
         );
         let (simd, scratch) = (self.simd, &self.scratch);
         let width = form.heads * form.value_dim;
-        let block = ((QUERIES / group).max(1), group * form.value_dim);
+        let block = (form.tokens_together(), group * form.value_dim);
         self.pool.for_blocks(out, width, block, |out, worker| {
             simd.run(AttentionKernel {
                 form,

@@ -1,8 +1,6 @@
 //! Stored elements to f32, exactly as ggml defines each type: every operation
 //! below is one f32 operation there, in the same order.
 
-use std::array::from_fn;
-
 use estream_schemas::dtype::DType;
 use estream_schemas::layout::{Form, NIBBLE_BYTES, NibbleOrder};
 
@@ -72,11 +70,27 @@ pub(super) fn q8_0(code: u8, d: f32) -> f32 {
 /// code on every machine, loads from a table do not.
 #[inline(always)]
 fn pick(table: &[f32; 16], code: u32) -> f32 {
-    let bit = |b: u32| code >> b & 1 == 1;
-    let eight: [f32; 8] = from_fn(|i| if bit(3) { table[i + 8] } else { table[i] });
-    let four: [f32; 4] = from_fn(|i| if bit(2) { eight[i + 4] } else { eight[i] });
-    let two: [f32; 2] = from_fn(|i| if bit(1) { four[i + 2] } else { four[i] });
-    if bit(0) { two[1] } else { two[0] }
+    let mut left = *table;
+    for bit in [3, 2, 1, 0] {
+        let upper = code >> bit & 1 == 1;
+        for i in 0..1 << bit {
+            left[i] = if upper { left[i + (1 << bit)] } else { left[i] };
+        }
+    }
+    left[0]
+}
+
+/// The 32 lanes `value(0)`, `value(1)`, …
+///
+/// A loop, because the standard library's `from_fn` is not always inlined, and
+/// what is not inlined is compiled for the portable path.
+#[inline(always)]
+fn lanes(value: impl Fn(usize) -> f32) -> [f32; TILE] {
+    let mut lanes = [0.0; TILE];
+    for (n, lane) in lanes.iter_mut().enumerate() {
+        *lane = value(n);
+    }
+    lanes
 }
 
 /// Decodes elements `first..first + len` of the 32 rows of a strip into `out`,
@@ -109,20 +123,20 @@ fn nibble_tile(dtype: DType, order: NibbleOrder, tile: &[u8], out: &mut [Lanes])
     let (codes, scales) = tile.split_at(NIBBLE_BYTES as usize);
     match dtype {
         DType::Q4_1 => {
-            let d: [f32; TILE] = from_fn(|n| f16_at(scales, 4 * n));
-            let m: [f32; TILE] = from_fn(|n| f16_at(scales, 4 * n + 2));
+            let d = lanes(|n| f16_at(scales, 4 * n));
+            let m = lanes(|n| f16_at(scales, 4 * n + 2));
             nibbles(order, codes, out, |code, n| q4_1(code, d[n], m[n]));
         }
         DType::IQ4_NL => {
-            let d: [f32; TILE] = from_fn(|n| f16_at(scales, 2 * n));
+            let d = lanes(|n| f16_at(scales, 2 * n));
             nibbles(order, codes, out, |code, n| iq4_nl(code, d[n]));
         }
         DType::MXFP4 => {
-            let half: [f32; TILE] = from_fn(|n| e8m0_half_to_f32(scales[n]));
+            let half = lanes(|n| e8m0_half_to_f32(scales[n]));
             nibbles(order, codes, out, |code, n| mxfp4(code, half[n]));
         }
         _ => {
-            let d: [f32; TILE] = from_fn(|n| f16_at(scales, 2 * n));
+            let d = lanes(|n| f16_at(scales, 2 * n));
             nibbles(order, codes, out, |code, n| q4_0(code, d[n]));
         }
     }
@@ -138,19 +152,22 @@ fn nibbles(order: NibbleOrder, codes: &[u8], out: &mut [Lanes], value: impl Fn(u
             let groups = codes.as_chunks::<{ 4 * TILE }>().0;
             for (group, out) in groups.iter().zip(out.chunks_exact_mut(8)) {
                 let rows = group.as_chunks::<4>().0;
-                let words: [u32; TILE] = from_fn(|n| u32::from_le_bytes(rows[n]));
+                let mut words = [0; TILE];
+                for (word, row) in words.iter_mut().zip(rows) {
+                    *word = u32::from_le_bytes(*row);
+                }
                 for (k, out) in out.iter_mut().enumerate() {
                     let (byte, shift) = order.place(0, k);
                     let shift = shift + 8 * byte as u32;
-                    *out = Lanes(from_fn(|n| value(words[n] >> shift & 15, n)));
+                    *out = Lanes(lanes(|n| value(words[n] >> shift & 15, n)));
                 }
             }
         }
         NibbleOrder::Pair => {
             let pairs = codes.as_chunks::<TILE>().0;
             for (pair, out) in pairs.iter().zip(out.as_chunks_mut::<2>().0) {
-                out[0] = Lanes(from_fn(|n| value(u32::from(pair[n] & 15), n)));
-                out[1] = Lanes(from_fn(|n| value(u32::from(pair[n] >> 4), n)));
+                out[0] = Lanes(lanes(|n| value(u32::from(pair[n] & 15), n)));
+                out[1] = Lanes(lanes(|n| value(u32::from(pair[n] >> 4), n)));
             }
         }
     }
@@ -161,12 +178,23 @@ fn element_tile(dtype: DType, tile: &[u8], out: &mut [Lanes]) {
     match dtype {
         DType::Q8_0 => {
             let (codes, scales) = tile.split_at(TILE * TILE);
-            let d: [f32; TILE] = from_fn(|n| f16_at(scales, 2 * n));
+            let d = lanes(|n| f16_at(scales, 2 * n));
             pairs::<1>(codes, out, |code, n| q8_0(code[0], d[n]));
         }
-        DType::F16 => pairs(tile, out, |bytes, _| f16_to_f32(u16::from_le_bytes(bytes))),
-        DType::BF16 => pairs(tile, out, |bytes, _| bf16_to_f32(u16::from_le_bytes(bytes))),
+        DType::F16 => halves(tile, out, f16_to_f32),
+        DType::BF16 => halves(tile, out, bf16_to_f32),
         _ => pairs(tile, out, |bytes, _| f32::from_le_bytes(bytes)),
+    }
+}
+
+/// Like [`pairs`] for elements of two bytes, a pair read as one word.
+#[inline(always)]
+fn halves(tile: &[u8], out: &mut [Lanes], value: impl Fn(u16) -> f32) {
+    let words = tile.as_chunks::<4>().0.as_chunks::<TILE>().0;
+    for (words, out) in words.iter().zip(out.as_chunks_mut::<2>().0) {
+        let word = |n: usize| u32::from_le_bytes(words[n]);
+        out[0] = Lanes(lanes(|n| value((word(n) & 0xffff) as u16)));
+        out[1] = Lanes(lanes(|n| value((word(n) >> 16) as u16)));
     }
 }
 
@@ -179,8 +207,8 @@ fn pairs<const BYTES: usize>(
 ) {
     let elements = tile.as_chunks::<BYTES>().0.as_chunks::<{ 2 * TILE }>().0;
     for (pair, out) in elements.iter().zip(out.as_chunks_mut::<2>().0) {
-        out[0] = Lanes(from_fn(|n| value(pair[2 * n], n)));
-        out[1] = Lanes(from_fn(|n| value(pair[2 * n + 1], n)));
+        out[0] = Lanes(lanes(|n| value(pair[2 * n], n)));
+        out[1] = Lanes(lanes(|n| value(pair[2 * n + 1], n)));
     }
 }
 
@@ -243,7 +271,9 @@ pub(super) fn row_piece(dtype: DType, row: &[u8], first: usize, out: &mut [f32])
         }),
         DType::Q8_0 => blocks::<32, 34>(row, first, out, |b, out| {
             let d = f16_at(b, 0);
-            *out = from_fn(|k| q8_0(b[2 + k], d));
+            for (x, code) in out.iter_mut().zip(&b[2..]) {
+                *x = q8_0(*code, d);
+            }
         }),
         _ => blocks::<256, 210>(row, first, out, q6_k_block),
     }

@@ -265,6 +265,7 @@ mod tests {
     use super::super::testing::{Known, Random, bits, every_way, one_way};
     use super::*;
     use estream_schemas::real::Real;
+    use std::f32::consts::LN_2;
 
     /// Scores, choice and weights for logits that are given.
     fn choose(
@@ -299,7 +300,7 @@ mod tests {
     }
 
     /// Logits whose exponentials are 1, 4, 2, 4, 0.5 over their sum 11.5.
-    const POWERS: [f32; 5] = [0.0, 1.386_294_4, 0.693_147_2, 1.386_294_4, -0.693_147_2];
+    const POWERS: [f32; 5] = [0.0, 2.0 * LN_2, LN_2, 2.0 * LN_2, -LN_2];
 
     #[test]
     fn every_form_weighs_as_its_family_does() {

@@ -3,9 +3,12 @@
 //! Kernels are plain loops that the compiler turns into vectors. They are
 //! inlined into one entry point an instruction set; what they compute is fixed
 //! by the source, so all entry points give the same bits.
-#![expect(
-    unsafe_code,
-    reason = "calling code compiled for an instruction set the machine may lack"
+#![cfg_attr(
+    target_arch = "x86_64",
+    expect(
+        unsafe_code,
+        reason = "calling code compiled for an instruction set the machine may lack"
+    )
 )]
 
 /// An instruction set kernels are compiled for.

@@ -109,11 +109,7 @@ fn run(args: &Args) -> Result<(), Failed> {
     };
     let mut model = Model::load(&reader, &options)?;
     let load = start.elapsed();
-    let (answer, outcome) = match ask.run(&mut model) {
-        // Files name themselves.
-        Err(RunError::Sink(error)) => return Err(Failed::new(Exit::Io, error)),
-        other => other?,
-    };
+    let (answer, outcome) = ask.run(&mut model)?;
     let stats = Stats::new(&model, &outcome, load);
     if args.stats && !args.json {
         // Talk that nobody can read changes nothing.
