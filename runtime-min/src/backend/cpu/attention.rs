@@ -5,11 +5,13 @@
 //! the maximum grows. Blocks are counted from position 0 and a query sees exactly the
 //! keys up to its own, so nothing depends on where a prompt was cut.
 
+use std::ops::Range;
+
 use super::decode::Lanes;
 use super::matrix::TILE;
-use super::multiply::{Scratch, Target, Together, at_least, pack, product, rows_product};
+use super::multiply::{Product, Scratch, Together, at_least, pack};
 use super::norm::{PARTIALS, add_halves};
-use super::simd::{Kernel, SimdPath};
+use super::simd::{Kernel, Simd, SimdPath};
 use super::{Cpu, row_count, scratch_of};
 use crate::math::exp;
 use crate::pool::Block;
@@ -36,12 +38,12 @@ pub struct AttentionForm {
     pub position: usize,
 }
 
-struct AttentionKernel<'a, 'b> {
+/// The work of one thread: some tokens, and the heads that share one key head.
+struct Group<'a, 'b> {
     form: &'a AttentionForm,
     q: &'a [f32],
     k: &'a [f32],
     v: &'a [f32],
-    /// Some tokens, and the heads of one group.
     out: Block<'b>,
     scratch: &'a mut Scratch,
 }
@@ -75,9 +77,8 @@ impl AttentionForm {
     }
 }
 
-impl Kernel for AttentionKernel<'_, '_> {
-    #[inline(always)]
-    fn run(mut self, path: SimdPath) {
+impl Group<'_, '_> {
+    fn run(mut self, simd: Simd) {
         let form = *self.form;
         let (group, key_dim, value_dim) = (form.group(), form.key_dim, form.value_dim);
         let first_token = self.out.first_row();
@@ -110,7 +111,7 @@ impl Kernel for AttentionKernel<'_, '_> {
             let (token, head) = (first_token + row / group, kv_head * group + row % group);
             &q[(token * form.heads + head) * key_dim..][..key_dim]
         };
-        pack(path, rows, key_dim, query, queries);
+        pack(simd.path(), rows, key_dim, query, queries);
         for first_key in (0..visible(rows - 1)).step_by(KEYS) {
             let keys = KEYS.min(visible(rows - 1) - first_key);
             // Rows before this one see no key of the block.
@@ -133,18 +134,24 @@ impl Kernel for AttentionKernel<'_, '_> {
                         }
                     }
                 }
-                let at = Target {
+                simd.run(Product {
+                    lanes,
+                    packed: queries,
+                    rows,
+                    out: &mut Block::of(scores, KEYS),
                     first_row: 0,
                     col: strip * TILE,
                     fresh: true,
-                };
-                let mut scores = Block::of(scores, KEYS);
-                product(path, lanes, queries, rows, &mut scores, at);
+                });
             }
 
             for (row, softmax) in softmax.iter_mut().enumerate() {
-                let scores = &mut scores[row * KEYS..][..KEYS];
-                let rescale = softmax.add(form.scale, scores, seen(row));
+                let rescale = simd.run(Weigh {
+                    softmax,
+                    scale: form.scale,
+                    scores: &mut scores[row * KEYS..][..KEYS],
+                    seen: seen(row),
+                });
                 if first_key == 0 {
                     sums.row(row).fill(0.0);
                 } else if seen(row) > 0 {
@@ -153,13 +160,8 @@ impl Kernel for AttentionKernel<'_, '_> {
                     }
                 }
             }
-            pack(
-                path,
-                rows,
-                KEYS,
-                |row| &scores[row * KEYS..][..KEYS],
-                weights,
-            );
+            let alone = |row: usize| &scores[row * KEYS..][..KEYS];
+            pack(simd.path(), rows, KEYS, alone, weights);
 
             for col in (0..value_dim).step_by(TILE) {
                 let width = TILE.min(value_dim - col);
@@ -169,23 +171,25 @@ impl Kernel for AttentionKernel<'_, '_> {
                     let value = &self.v[value * value_dim + col..][..width];
                     lanes.0[..width].copy_from_slice(value);
                 }
-                for (first, count) in Together::of(path, rows) {
-                    // What all these rows see, then what the later ones see besides.
-                    let common = seen(first);
-                    let weights = &weights[first * KEYS..(first + count) * KEYS];
-                    let at = Target {
-                        first_row: first,
+                let mut add = |keys: Range<usize>, packed, first_row, rows| {
+                    simd.run(Product {
+                        lanes: &lanes[keys],
+                        packed,
+                        rows,
+                        out: &mut sums,
+                        first_row,
                         col,
                         fresh: false,
-                    };
-                    rows_product(path, count, &lanes[..common], weights, &mut sums, at);
-                    for i in 0..count {
-                        let out = &mut sums.row(first + i)[col..col + width];
-                        for j in common..seen(first + i) {
-                            let weight = weights[j * count + i];
-                            for (x, v) in out.iter_mut().zip(&lanes[j].0) {
-                                *x = v.mul_add(weight, *x);
-                            }
+                    });
+                };
+                for (first, count) in Together::of(simd.path(), rows) {
+                    // What all these rows see, then what each of the later ones sees
+                    // besides; a row alone is packed as it is.
+                    let common = seen(first);
+                    add(0..common, &weights[first * KEYS..], first, count);
+                    for row in first..first + count {
+                        if seen(row) > common {
+                            add(common..seen(row), &alone(row)[common..], row, 1);
                         }
                     }
                 }
@@ -201,15 +205,30 @@ impl Kernel for AttentionKernel<'_, '_> {
     }
 }
 
-impl Softmax {
-    /// Turns the first `seen` of a block's scores into weights and the rest into
-    /// zeros; returns the factor on what was summed before.
+/// Turns the first `seen` of a block's scores into weights and the rest into
+/// zeros; returns the factor on what was summed before.
+struct Weigh<'a> {
+    softmax: &'a mut Softmax,
+    scale: f32,
+    scores: &'a mut [f32],
+    seen: usize,
+}
+
+impl Kernel for Weigh<'_> {
+    type Output = f32;
+
     #[inline(always)]
-    fn add(&mut self, scale: f32, scores: &mut [f32], seen: usize) -> f32 {
+    fn run(self, _: SimdPath) -> f32 {
+        let Weigh {
+            softmax,
+            scale,
+            scores,
+            seen,
+        } = self;
         if seen == 0 {
             return 1.0;
         }
-        let mut max = self.max;
+        let mut max = softmax.max;
         for x in &mut scores[..seen] {
             *x *= scale;
             max = if *x > max { *x } else { max };
@@ -224,9 +243,9 @@ impl Softmax {
                 *sum += x;
             }
         }
-        let rescale = exp(self.max - max);
-        self.sum = self.sum * rescale + add_halves(partials);
-        self.max = max;
+        let rescale = exp(softmax.max - max);
+        softmax.sum = softmax.sum * rescale + add_halves(partials);
+        softmax.max = max;
         rescale
     }
 }
@@ -273,14 +292,15 @@ impl Cpu {
         let width = form.heads * form.value_dim;
         let block = (form.tokens_together(), group * form.value_dim);
         self.pool.for_blocks(out, width, block, |out, worker| {
-            simd.run(AttentionKernel {
+            let group = Group {
                 form,
                 q,
                 k,
                 v,
                 out,
                 scratch: &mut scratch_of(scratch, worker),
-            });
+            };
+            group.run(simd);
         });
     }
 }

@@ -5,6 +5,7 @@ use estream_schemas::dtype::DType;
 use estream_schemas::layout::{Form, NIBBLE_BYTES, NibbleOrder};
 
 use super::matrix::{Matrix, TILE};
+use super::simd::{Kernel, Simd, SimdPath};
 use crate::math::{bf16_to_f32, e8m0_half_to_f32, f16_to_f32};
 
 /// Element k of 32 output rows: what one vector of a product multiplies with.
@@ -96,23 +97,45 @@ fn lanes(value: impl Fn(usize) -> f32) -> [f32; TILE] {
 /// Decodes elements `first..first + len` of the 32 rows of a strip into `out`,
 /// whose length is `len` rounded up to whole tiles; `first` is a whole number
 /// of tiles and, for rows, of blocks. Rows the matrix does not have are zero.
-#[inline(always)]
 pub(super) fn strip(
+    simd: Simd,
     matrix: &Matrix<'_>,
     strip: usize,
     first: usize,
     len: usize,
     out: &mut [Lanes],
 ) {
-    match (matrix.layout().form(), matrix.layout().dtype()) {
-        (Form::Rows, dtype) => rows(matrix, dtype, strip, first, &mut out[..len]),
-        (form, dtype) => {
-            for (i, out) in out.chunks_exact_mut(TILE).enumerate() {
-                let tile = matrix.tile(strip, first / TILE + i);
-                match form {
-                    Form::Nibbles(order) => nibble_tile(dtype, order, tile, out),
-                    _ => element_tile(dtype, tile, out),
-                }
+    if matrix.layout().form() == Form::Rows {
+        rows(simd, matrix, strip, first, &mut out[..len]);
+    } else {
+        simd.run(Tiles {
+            matrix,
+            strip,
+            first: first / TILE,
+            out,
+        });
+    }
+}
+
+/// Decodes neighbouring tiles of a strip, from tile `first`.
+struct Tiles<'a> {
+    matrix: &'a Matrix<'a>,
+    strip: usize,
+    first: usize,
+    out: &'a mut [Lanes],
+}
+
+impl Kernel for Tiles<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, _: SimdPath) {
+        let dtype = self.matrix.layout().dtype();
+        for (i, out) in self.out.chunks_exact_mut(TILE).enumerate() {
+            let tile = self.matrix.tile(self.strip, self.first + i);
+            match self.matrix.layout().form() {
+                Form::Nibbles(order) => nibble_tile(dtype, order, tile, out),
+                _ => element_tile(dtype, tile, out),
             }
         }
     }
@@ -215,15 +238,14 @@ fn pairs<const BYTES: usize>(
 /// Elements of a row decoded before they are turned into lanes: a block of any type.
 const PIECE: usize = 256;
 
-#[inline(always)]
-fn rows(matrix: &Matrix<'_>, dtype: DType, strip: usize, first: usize, out: &mut [Lanes]) {
+fn rows(simd: Simd, matrix: &Matrix<'_>, strip: usize, first: usize, out: &mut [Lanes]) {
     let mut piece = [0.0; PIECE];
     for (i, out) in out.chunks_mut(PIECE).enumerate() {
         let piece = &mut piece[..out.len()];
         for n in 0..TILE {
             let row = strip * TILE + n;
             if row < matrix.rows() {
-                row_piece(dtype, matrix.row_bytes(row), first + i * PIECE, piece);
+                row_piece(simd, matrix, row, first + i * PIECE, piece);
             } else {
                 piece.fill(0.0);
             }
@@ -243,10 +265,41 @@ pub(super) fn reads_rows_of(dtype: DType) -> bool {
     )
 }
 
-/// Elements `first..first + out.len()` of a row stored as GGUF stores it;
+/// Elements `first..first + out.len()` of row `row`, stored as GGUF stores it;
 /// both ends are whole blocks.
+pub(super) fn row_piece(
+    simd: Simd,
+    matrix: &Matrix<'_>,
+    row: usize,
+    first: usize,
+    out: &mut [f32],
+) {
+    simd.run(RowPiece {
+        dtype: matrix.layout().dtype(),
+        row: matrix.row_bytes(row),
+        first,
+        out,
+    });
+}
+
+struct RowPiece<'a> {
+    dtype: DType,
+    row: &'a [u8],
+    first: usize,
+    out: &'a mut [f32],
+}
+
+impl Kernel for RowPiece<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, _: SimdPath) {
+        blocks_of(self.dtype, self.row, self.first, self.out);
+    }
+}
+
 #[inline(always)]
-pub(super) fn row_piece(dtype: DType, row: &[u8], first: usize, out: &mut [f32]) {
+fn blocks_of(dtype: DType, row: &[u8], first: usize, out: &mut [f32]) {
     match dtype {
         DType::F32 => blocks::<1, 4>(row, first, out, |b, out| out[0] = f32::from_le_bytes(*b)),
         DType::F16 => blocks::<1, 2>(row, first, out, |b, out| out[0] = f16_at(b, 0)),
@@ -323,18 +376,8 @@ fn q6_k_block(block: &[u8; 210], out: &mut [f32; 256]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::simd::{Kernel, Simd, SimdPath};
     use super::super::testing::{Known, LAYOUTS};
     use super::*;
-
-    struct StripKernel<'a>(&'a Matrix<'a>, usize, usize, usize, &'a mut [Lanes]);
-
-    impl Kernel for StripKernel<'_> {
-        #[inline(always)]
-        fn run(self, _: SimdPath) {
-            strip(self.0, self.1, self.2, self.3, self.4);
-        }
-    }
 
     #[test]
     fn strips_of_every_layout_are_the_numbers_that_were_stored() {
@@ -343,7 +386,7 @@ mod tests {
             let cols = if layout.contains("t32") { 592 } else { 768 };
             let known = Known::random(layout, 40, cols, seed as u64);
             for simd in SimdPath::ALL.into_iter().filter_map(Simd::new) {
-                for (strip, first, len) in [
+                for (index, first, len) in [
                     (0, 0, 512),
                     (1, 0, 512),
                     (0, 512, cols - 512),
@@ -351,10 +394,10 @@ mod tests {
                 ] {
                     let mut out = [Lanes([f32::NAN; TILE]); 512];
                     let out = &mut out[..len.next_multiple_of(TILE)];
-                    simd.run(StripKernel(&known.matrix(), strip, first, len, out));
+                    strip(simd, &known.matrix(), index, first, len, out);
                     for (k, lanes) in out[..len].iter().enumerate() {
                         for (n, x) in lanes.0.iter().enumerate() {
-                            let row = strip * TILE + n;
+                            let row = index * TILE + n;
                             if row < 40 {
                                 assert_eq!(
                                     *x,

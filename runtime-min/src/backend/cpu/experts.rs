@@ -3,7 +3,7 @@
 use super::linear::strips_together;
 use super::matrix::{Matrix, TILE};
 use super::multiply::{Job, K_BLOCK, ROW_BLOCK, Scratch, at_least, multiply};
-use super::simd::{Kernel, SimdPath};
+use super::simd::{Kernel, Simd, SimdPath};
 use super::{Cpu, linear, row_count, scratch_of};
 use crate::math::silu;
 use crate::pool::Block;
@@ -31,90 +31,88 @@ pub struct Route {
     pub weight: f32,
 }
 
-/// `out = silu(gate · x) ⊙ (up · x)` for some columns of the hidden layer.
-struct GateUpKernel<'a, 'b> {
-    x: &'a [f32],
-    expert: &'a Expert<'a>,
-    routes: &'a [Route],
-    out: Block<'b>,
-    scratch: &'a mut Scratch,
+/// `gate = silu(gate) ⊙ up`.
+struct Gate<'a> {
+    gate: &'a mut [f32],
+    up: &'a [f32],
 }
 
-impl Kernel for GateUpKernel<'_, '_> {
+impl Kernel for Gate<'_> {
+    type Output = ();
+
     #[inline(always)]
-    fn run(mut self, path: SimdPath) {
-        let Expert { gate, up, .. } = self.expert;
-        let (x, routes, cols) = (self.x, self.routes, gate.cols());
-        let (count, width) = (self.out.rows(), self.out.cols());
-        let strip = self.out.first_col() / TILE;
-        let strips = strip..strip + width.div_ceil(TILE);
-        let Scratch {
-            packed,
-            lanes,
-            partial,
-        } = self.scratch;
-        let partial = at_least(partial, count * width, 0.0);
-        let row = |i: usize| &x[routes[i].token as usize * cols..][..cols];
-        let mut jobs = [
-            Job {
-                matrix: gate,
-                strips: strips.clone(),
-                out: self.out.reborrow(),
-            },
-            Job {
-                matrix: up,
-                strips,
-                out: Block::of(partial, width),
-            },
-        ];
-        multiply(path, count, cols, row, &mut jobs, (packed, lanes));
-        for (i, up) in partial.chunks_exact(width).enumerate() {
-            for (h, up) in self.out.row(i).iter_mut().zip(up) {
-                *h = silu(*h) * up;
-            }
+    fn run(self, _: SimdPath) {
+        for (gate, up) in self.gate.iter_mut().zip(self.up) {
+            *gate = silu(*gate) * up;
         }
     }
 }
 
-/// `out[token] += weight · (down · hidden)` for some columns of the output.
-struct DownKernel<'a, 'b> {
-    hidden: &'a [f32],
-    down: &'a Matrix<'a>,
-    routes: &'a [Route],
-    out: Block<'b>,
-    scratch: &'a mut Scratch,
+/// `out = silu(gate · x) ⊙ (up · x)` for some columns of the hidden layer.
+fn gate_up(
+    simd: Simd,
+    x: &[f32],
+    expert: &Expert<'_>,
+    routes: &[Route],
+    mut out: Block<'_>,
+    scratch: &mut Scratch,
+) {
+    let Expert { gate, up, .. } = expert;
+    let (cols, width) = (gate.cols(), out.cols());
+    let first_strip = out.first_col() / TILE;
+    let Scratch {
+        packed,
+        lanes,
+        partial,
+    } = scratch;
+    let partial = at_least(partial, routes.len() * width, 0.0);
+    let row = |i: usize| &x[routes[i].token as usize * cols..][..cols];
+    let mut jobs = [
+        Job {
+            matrix: gate,
+            first_strip,
+            out: out.reborrow(),
+        },
+        Job {
+            matrix: up,
+            first_strip,
+            out: Block::of(partial, width),
+        },
+    ];
+    multiply(simd, routes.len(), cols, &row, &mut jobs, (packed, lanes));
+    for (i, up) in partial.chunks_exact(width).enumerate() {
+        let gate = out.row(i);
+        simd.run(Gate { gate, up });
+    }
 }
 
-impl Kernel for DownKernel<'_, '_> {
-    #[inline(always)]
-    fn run(mut self, path: SimdPath) {
-        let (hidden, cols, width) = (self.hidden, self.down.cols(), self.out.cols());
-        let strip = self.out.first_col() / TILE;
-        let Scratch {
-            packed,
-            lanes,
-            partial,
-        } = self.scratch;
-        let partial = at_least(partial, self.routes.len() * width, 0.0);
-        let row = |i: usize| &hidden[i * cols..][..cols];
-        let job = Job {
-            matrix: self.down,
-            strips: strip..strip + width.div_ceil(TILE),
-            out: Block::of(partial, width),
-        };
-        multiply(
-            path,
-            self.routes.len(),
-            cols,
-            row,
-            &mut [job],
-            (packed, lanes),
-        );
-        for (route, products) in self.routes.iter().zip(partial.chunks_exact(width)) {
-            let out = self.out.row(route.token as usize);
-            for (y, product) in out.iter_mut().zip(products) {
-                *y += route.weight * product;
-            }
+/// `out[token] += weight · (down · hidden)` for some columns of the output.
+fn add_down(
+    simd: Simd,
+    hidden: &[f32],
+    down: &Matrix<'_>,
+    routes: &[Route],
+    mut out: Block<'_>,
+    scratch: &mut Scratch,
+) {
+    let (cols, width) = (down.cols(), out.cols());
+    let Scratch {
+        packed,
+        lanes,
+        partial,
+    } = scratch;
+    let partial = at_least(partial, routes.len() * width, 0.0);
+    let row = |i: usize| &hidden[i * cols..][..cols];
+    let job = Job {
+        matrix: down,
+        first_strip: out.first_col() / TILE,
+        out: Block::of(partial, width),
+    };
+    multiply(simd, routes.len(), cols, &row, &mut [job], (packed, lanes));
+    for (route, products) in routes.iter().zip(partial.chunks_exact(width)) {
+        let out = out.row(route.token as usize);
+        for (y, product) in out.iter_mut().zip(products) {
+            *y += route.weight * product;
         }
     }
 }
@@ -147,25 +145,15 @@ impl Cpu {
             let cols = TILE * strips_together(gate.strips(), threads);
             self.pool
                 .for_blocks(hidden, ff, (usize::MAX, cols), |out, worker| {
-                    simd.run(GateUpKernel {
-                        x,
-                        expert,
-                        routes,
-                        out,
-                        scratch: &mut scratch_of(scratch, worker),
-                    });
+                    let scratch = &mut scratch_of(scratch, worker);
+                    gate_up(simd, x, expert, routes, out, scratch);
                 });
             let hidden = &*hidden;
             let cols = TILE * strips_together(down.strips(), threads);
             self.pool
                 .for_blocks(out, width, (usize::MAX, cols), |out, worker| {
-                    simd.run(DownKernel {
-                        hidden,
-                        down,
-                        routes,
-                        out,
-                        scratch: &mut scratch_of(scratch, worker),
-                    });
+                    let scratch = &mut scratch_of(scratch, worker);
+                    add_down(simd, hidden, down, routes, out, scratch);
                 });
         }
     }
@@ -286,7 +274,7 @@ mod tests {
     fn buffers_stay_within_what_was_announced() {
         let case = Case::new("f16.t32", 640, 576, 400);
         for threads in [1, 3] {
-            let mut cpu = Cpu::new(threads, super::super::Simd::detect())
+            let mut cpu = Cpu::new(threads, Simd::detect())
                 .unwrap()
                 .with_expert_rows(40);
             let mut out = case.x.clone();

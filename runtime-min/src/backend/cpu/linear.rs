@@ -2,9 +2,7 @@
 
 use super::matrix::{Matrix, TILE};
 use super::multiply::{Job, Scratch, multiply};
-use super::simd::{Kernel, SimdPath};
 use super::{Cpu, row_count, scratch_of};
-use crate::pool::Block;
 
 /// Strips of a work item: enough columns that packing rows for them is cheap.
 pub(super) const STRIPS_TOGETHER: usize = 16;
@@ -21,38 +19,6 @@ pub(super) fn strips_together(strips: usize, threads: usize) -> usize {
 enum Rows<'a> {
     All,
     Listed(&'a [u32]),
-}
-
-struct LinearKernel<'a, 'b> {
-    x: &'a [f32],
-    rows: Rows<'a>,
-    matrix: &'a Matrix<'a>,
-    out: Block<'b>,
-    scratch: &'a mut Scratch,
-}
-
-impl Kernel for LinearKernel<'_, '_> {
-    #[inline(always)]
-    fn run(self, path: SimdPath) {
-        let cols = self.matrix.cols();
-        let (x, rows) = (self.x, self.rows);
-        let row = |i: usize| {
-            let i = match rows {
-                Rows::All => i,
-                Rows::Listed(list) => list[i] as usize,
-            };
-            &x[i * cols..][..cols]
-        };
-        let strip = self.out.first_col() / TILE;
-        let count = self.out.rows();
-        let job = Job {
-            matrix: self.matrix,
-            strips: strip..strip + self.out.cols().div_ceil(TILE),
-            out: self.out,
-        };
-        let Scratch { packed, lanes, .. } = self.scratch;
-        multiply(path, count, cols, row, &mut [job], (packed, lanes));
-    }
 }
 
 impl Cpu {
@@ -90,15 +56,23 @@ impl Cpu {
     fn linear_of(&mut self, x: &[f32], rows: Rows<'_>, w: &Matrix<'_>, out: &mut [f32]) {
         let (simd, scratch) = (self.simd, &self.scratch);
         let cols = TILE * strips_together(w.strips(), self.pool.threads());
+        let row = |i: usize| {
+            let i = match rows {
+                Rows::All => i,
+                Rows::Listed(list) => list[i] as usize,
+            };
+            &x[i * w.cols()..][..w.cols()]
+        };
         self.pool
             .for_blocks(out, w.rows(), (usize::MAX, cols), |out, worker| {
-                simd.run(LinearKernel {
-                    x,
-                    rows,
+                let Scratch { packed, lanes, .. } = &mut *scratch_of(scratch, worker);
+                let count = out.rows();
+                let job = Job {
                     matrix: w,
+                    first_strip: out.first_col() / TILE,
                     out,
-                    scratch: &mut scratch_of(scratch, worker),
-                });
+                };
+                multiply(simd, count, w.cols(), &row, &mut [job], (packed, lanes));
             });
     }
 

@@ -5,11 +5,9 @@
 //! rows multiplied together, or where k is cut: partial sums wait in the output
 //! matrix, as f32, which changes nothing.
 
-use std::ops::Range;
-
 use super::decode::{self, Lanes};
 use super::matrix::{Matrix, TILE};
-use super::simd::SimdPath;
+use super::simd::{Kernel, Simd, SimdPath};
 use crate::pool::Block;
 
 /// Elements of k decoded at once: 64 KiB of lanes.
@@ -40,7 +38,6 @@ impl Scratch {
 
 /// At least `len` elements of a buffer that is kept, and grows no further than it must;
 /// what they hold is unspecified.
-#[inline(always)]
 pub(super) fn at_least<T: Clone>(buffer: &mut Vec<T>, len: usize, fill: T) -> &mut [T] {
     if buffer.len() < len {
         buffer.reserve_exact(len - buffer.len());
@@ -49,21 +46,20 @@ pub(super) fn at_least<T: Clone>(buffer: &mut Vec<T>, len: usize, fill: T) -> &m
     &mut buffer[..len]
 }
 
-/// Strips of a matrix and where their products go: `out` has a column for every
-/// output row of the strips.
+/// Neighbouring strips of a matrix, and where their products go: `out` has a column for
+/// every output row of the strips.
 pub(super) struct Job<'m, 'b> {
     pub(super) matrix: &'m Matrix<'m>,
-    pub(super) strips: Range<usize>,
+    pub(super) first_strip: usize,
     pub(super) out: Block<'b>,
 }
 
 /// `out[i] = row(i) · matrixᵀ` for every job and `i < rows`, each row `cols` elements.
-#[inline(always)]
 pub(super) fn multiply<'x>(
-    path: SimdPath,
+    simd: Simd,
     rows: usize,
     cols: usize,
-    row: impl Fn(usize) -> &'x [f32],
+    row: &dyn Fn(usize) -> &'x [f32],
     jobs: &mut [Job<'_, '_>],
     (packed, lanes): (&mut Vec<f32>, &mut Vec<Lanes>),
 ) {
@@ -74,7 +70,7 @@ pub(super) fn multiply<'x>(
         for k in (0..cols.max(1)).step_by(K_BLOCK) {
             let len = K_BLOCK.min(cols - k);
             pack(
-                path,
+                simd.path(),
                 row_count,
                 len,
                 |i| &row(first_row + i)[k..k + len],
@@ -82,15 +78,18 @@ pub(super) fn multiply<'x>(
             );
             let lanes = &mut lanes[..len.next_multiple_of(TILE)];
             for job in &mut *jobs {
-                for strip in job.strips.clone() {
-                    decode::strip(job.matrix, strip, k, len, lanes);
-                    let col = (strip - job.strips.start) * TILE;
-                    let at = Target {
+                for col in (0..job.out.cols()).step_by(TILE) {
+                    let strip = job.first_strip + col / TILE;
+                    decode::strip(simd, job.matrix, strip, k, len, lanes);
+                    simd.run(Product {
+                        lanes: &lanes[..len],
+                        packed,
+                        rows: row_count,
+                        out: &mut job.out,
                         first_row,
                         col,
                         fresh: k == 0,
-                    };
-                    product(path, &lanes[..len], packed, row_count, &mut job.out, at);
+                    });
                 }
             }
         }
@@ -142,7 +141,6 @@ impl Iterator for Together {
 
 /// Copies rows of `len` elements so that the elements k of rows multiplied
 /// together are neighbours: those of m rows from row i start at i · len, k by k.
-#[inline(always)]
 pub(super) fn pack<'x>(
     path: SimdPath,
     rows: usize,
@@ -161,9 +159,13 @@ pub(super) fn pack<'x>(
     }
 }
 
-/// Where a product goes.
-#[derive(Clone, Copy)]
-pub(super) struct Target {
+/// Adds `Σ packed[i][k] · lanes[k]` over ascending k to `rows` rows and up to 32
+/// columns of `out`.
+pub(super) struct Product<'a, 'b> {
+    pub(super) lanes: &'a [Lanes],
+    pub(super) packed: &'a [f32],
+    pub(super) rows: usize,
+    pub(super) out: &'a mut Block<'b>,
     /// First row in the output.
     pub(super) first_row: usize,
     /// First column in the output.
@@ -172,80 +174,59 @@ pub(super) struct Target {
     pub(super) fresh: bool,
 }
 
-/// Adds `Σ packed[i][k] · lanes[k]` over ascending k to `rows` rows and up to 32
-/// columns of `out`.
-#[inline(always)]
-pub(super) fn product(
-    path: SimdPath,
-    lanes: &[Lanes],
-    packed: &[f32],
-    rows: usize,
-    out: &mut Block<'_>,
-    at: Target,
-) {
-    let len = lanes.len();
-    for (first, count) in Together::of(path, rows) {
-        let x = &packed[first * len..(first + count) * len];
-        let at = Target {
-            first_row: at.first_row + first,
-            ..at
-        };
-        rows_product(path, count, lanes, x, out, at);
-    }
-}
+impl Kernel for Product<'_, '_> {
+    type Output = ();
 
-/// [`product`] for rows that are multiplied together.
-#[inline(always)]
-pub(super) fn rows_product(
-    path: SimdPath,
-    count: usize,
-    lanes: &[Lanes],
-    x: &[f32],
-    out: &mut Block<'_>,
-    at: Target,
-) {
-    // 24 accumulators of 16 lanes, or 12 (NEON: 24) of the narrower vectors.
-    if path == SimdPath::Avx512 {
-        match count {
-            12 => tile::<12, 32>(lanes, x, out, at),
-            6 => tile::<6, 32>(lanes, x, out, at),
-            4 => tile::<4, 32>(lanes, x, out, at),
-            2 => tile::<2, 32>(lanes, x, out, at),
-            _ => tile::<1, 32>(lanes, x, out, at),
-        }
-    } else {
-        match count {
-            6 => tile::<6, 16>(lanes, x, out, at),
-            4 => tile::<4, 16>(lanes, x, out, at),
-            2 => tile::<2, 16>(lanes, x, out, at),
-            _ => tile::<1, 16>(lanes, x, out, at),
-        }
-    }
-}
-
-#[inline(always)]
-fn tile<const ROWS: usize, const WIDTH: usize>(
-    lanes: &[Lanes],
-    x: &[f32],
-    out: &mut Block<'_>,
-    at: Target,
-) {
-    let x = x.as_chunks::<ROWS>().0;
-    for lane in (0..TILE).step_by(WIDTH) {
-        let col = at.col + lane;
-        if col >= out.cols() {
-            return;
-        }
-        let width = WIDTH.min(out.cols() - col);
-        let mut sums = [[0.0; WIDTH]; ROWS];
-        if !at.fresh {
-            for (i, sums) in sums.iter_mut().enumerate() {
-                sums[..width].copy_from_slice(&out.row(at.first_row + i)[col..col + width]);
+    #[inline(always)]
+    fn run(mut self, path: SimdPath) {
+        for (first, count) in Together::of(path, self.rows) {
+            // 24 accumulators of 16 lanes, or 12 (NEON: 24) of the narrower vectors.
+            if path == SimdPath::Avx512 {
+                match count {
+                    12 => self.tile::<12, 32>(first),
+                    6 => self.tile::<6, 32>(first),
+                    4 => self.tile::<4, 32>(first),
+                    2 => self.tile::<2, 32>(first),
+                    _ => self.tile::<1, 32>(first),
+                }
+            } else {
+                match count {
+                    6 => self.tile::<6, 16>(first),
+                    4 => self.tile::<4, 16>(first),
+                    2 => self.tile::<2, 16>(first),
+                    _ => self.tile::<1, 16>(first),
+                }
             }
         }
-        let sums = chains(lanes, lane, x, sums);
-        for (i, sums) in sums.iter().enumerate() {
-            out.row(at.first_row + i)[col..col + width].copy_from_slice(&sums[..width]);
+    }
+}
+
+impl Product<'_, '_> {
+    /// Rows `first..first + ROWS`.
+    #[inline(always)]
+    fn tile<const ROWS: usize, const WIDTH: usize>(&mut self, first: usize) {
+        let len = self.lanes.len();
+        let x = &self.packed[first * len..(first + ROWS) * len];
+        let x = x.as_chunks::<ROWS>().0;
+        let first_row = self.first_row + first;
+        for lane in (0..TILE).step_by(WIDTH) {
+            let col = self.col + lane;
+            if col >= self.out.cols() {
+                return;
+            }
+            let width = WIDTH.min(self.out.cols() - col);
+            let mut sums = [[0.0; WIDTH]; ROWS];
+            if !self.fresh {
+                for (i, sums) in sums.iter_mut().enumerate() {
+                    let out = &self.out.row(first_row + i)[col..col + width];
+                    sums[..width].copy_from_slice(out);
+                }
+            }
+            let sums = chains(self.lanes, lane, x, sums);
+            for (i, sums) in sums.iter().enumerate() {
+                let out = &mut self.out.row(first_row + i)[col..col + width];
+                out.copy_from_slice(&sums[..width]);
+            }
         }
     }
 }

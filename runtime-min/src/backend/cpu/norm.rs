@@ -52,6 +52,8 @@ struct NormKernel<'a, 'b> {
 }
 
 impl Kernel for NormKernel<'_, '_> {
+    type Output = ();
+
     #[inline(always)]
     fn run(mut self, _: SimdPath) {
         let width = self.weight.len();

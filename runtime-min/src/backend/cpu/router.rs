@@ -3,7 +3,7 @@
 use estream_schemas::program::{Renormalise, RouterForm, ScoreWhen, Scoring};
 
 use super::matrix::Matrix;
-use super::simd::{Kernel, SimdPath};
+use super::simd::{Kernel, Simd, SimdPath};
 use super::{Cpu, Route, row_count};
 use crate::math::{exp, sigmoid};
 
@@ -92,62 +92,47 @@ impl ExpertRoutes {
     }
 }
 
-struct RouterKernel<'a> {
-    form: &'a RouterForm,
-    bias: Option<&'a [f32]>,
-    experts: usize,
-    routes: &'a mut Routes,
-    result: &'a mut Result<(), RouterError>,
-}
-
-impl Kernel for RouterKernel<'_> {
-    #[inline(always)]
-    fn run(self, _: SimdPath) {
-        let Routes {
-            top_k,
-            experts,
-            weights,
-            logits,
-        } = self.routes;
-        let mut scores = vec![0.0; self.experts];
-        let mut choice = vec![0.0; self.experts];
-        let tokens = logits.chunks_exact(self.experts).enumerate();
-        let chosen = experts.chunks_exact_mut(*top_k);
-        let weights = weights.chunks_exact_mut(*top_k);
-        for (((token, logits), chosen), weights) in tokens.zip(chosen).zip(weights) {
-            scores.copy_from_slice(logits);
-            // A softmax turns one infinity into NaN everywhere: name the culprit first.
-            let mut finite = check(token, logits);
-            if self.form.score == ScoreWhen::BeforeTopK {
-                score(self.form.scoring, &mut scores);
-            }
-            choice.copy_from_slice(&scores);
-            for (x, b) in choice.iter_mut().zip(self.bias.unwrap_or(&[])) {
-                *x += b;
-            }
-            finite = finite.and_then(|()| check(token, &choice));
-            if finite.is_err() {
-                *self.result = finite;
-                return;
-            }
-            best(&mut choice, chosen);
-            for (w, expert) in weights.iter_mut().zip(&*chosen) {
-                *w = scores[*expert as usize];
-            }
-            if self.form.score == ScoreWhen::AfterTopK {
-                score(self.form.scoring, weights);
-            }
-            weigh(self.form, weights);
-            if let Some(i) = weights.iter().position(|w| !w.is_finite()) {
-                let expert = chosen[i] as usize;
-                *self.result = Err(RouterError::NonFinite { token, expert });
-                return;
-            }
+/// Fills in experts and weights from the logits of `expert_count` experts.
+fn choose_all(
+    simd: Simd,
+    form: &RouterForm,
+    bias: Option<&[f32]>,
+    expert_count: usize,
+    routes: &mut Routes,
+) -> Result<(), RouterError> {
+    let mut scores = vec![0.0; expert_count];
+    let mut choice = vec![0.0; expert_count];
+    let tokens = routes.logits.chunks_exact(expert_count).enumerate();
+    let chosen = routes.experts.chunks_exact_mut(routes.top_k);
+    let weights = routes.weights.chunks_exact_mut(routes.top_k);
+    for (((token, logits), chosen), weights) in tokens.zip(chosen).zip(weights) {
+        scores.copy_from_slice(logits);
+        // A softmax turns one infinity into NaN everywhere: name the culprit first.
+        check(token, logits)?;
+        if form.score == ScoreWhen::BeforeTopK {
+            simd.run(Score(form.scoring, &mut scores));
+        }
+        choice.copy_from_slice(&scores);
+        for (x, b) in choice.iter_mut().zip(bias.unwrap_or(&[])) {
+            *x += b;
+        }
+        check(token, &choice)?;
+        best(&mut choice, chosen);
+        for (w, expert) in weights.iter_mut().zip(&*chosen) {
+            *w = scores[*expert as usize];
+        }
+        if form.score == ScoreWhen::AfterTopK {
+            simd.run(Score(form.scoring, weights));
+        }
+        weigh(form, weights);
+        if let Some(i) = weights.iter().position(|w| !w.is_finite()) {
+            let expert = chosen[i] as usize;
+            return Err(RouterError::NonFinite { token, expert });
         }
     }
+    Ok(())
 }
 
-#[inline(always)]
 fn check(token: usize, scores: &[f32]) -> Result<(), RouterError> {
     match scores.iter().position(|score| !score.is_finite()) {
         Some(expert) => Err(RouterError::NonFinite { token, expert }),
@@ -156,24 +141,31 @@ fn check(token: usize, scores: &[f32]) -> Result<(), RouterError> {
 }
 
 /// Logits to scores, in place; sums in order.
-#[inline(always)]
-fn score(scoring: Scoring, x: &mut [f32]) {
-    match scoring {
-        Scoring::Softmax => {
-            let max = x
-                .iter()
-                .fold(f32::NEG_INFINITY, |a, b| if *b > a { *b } else { a });
-            for x in &mut *x {
-                *x = exp(*x - max);
+struct Score<'a>(Scoring, &'a mut [f32]);
+
+impl Kernel for Score<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, _: SimdPath) {
+        let Score(scoring, x) = self;
+        match scoring {
+            Scoring::Softmax => {
+                let max = x
+                    .iter()
+                    .fold(f32::NEG_INFINITY, |a, b| if *b > a { *b } else { a });
+                for x in &mut *x {
+                    *x = exp(*x - max);
+                }
+                let sum: f32 = x.iter().sum();
+                for x in x {
+                    *x /= sum;
+                }
             }
-            let sum: f32 = x.iter().sum();
-            for x in x {
-                *x /= sum;
-            }
-        }
-        Scoring::Sigmoid => {
-            for x in x {
-                *x = sigmoid(*x);
+            Scoring::Sigmoid => {
+                for x in x {
+                    *x = sigmoid(*x);
+                }
             }
         }
     }
@@ -181,7 +173,6 @@ fn score(scoring: Scoring, x: &mut [f32]) {
 
 /// The experts of the largest scores, the best first and of equals the lowest;
 /// the scores taken are spoilt.
-#[inline(always)]
 fn best(scores: &mut [f32], chosen: &mut [u32]) {
     for chosen in chosen {
         let mut top = 0;
@@ -196,7 +187,6 @@ fn best(scores: &mut [f32], chosen: &mut [u32]) {
 }
 
 /// Scores of the chosen experts to weights.
-#[inline(always)]
 fn weigh(form: &RouterForm, weights: &mut [f32]) {
     let sum: f32 = weights.iter().sum();
     let divisor = match form.renormalise {
@@ -248,15 +238,8 @@ impl Cpu {
             logits: vec![0.0; tokens * experts],
         };
         self.linear(x, w, &mut routes.logits);
-        let mut result = Ok(());
-        self.simd.run(RouterKernel {
-            form,
-            bias,
-            experts,
-            routes: &mut routes,
-            result: &mut result,
-        });
-        result.map(|()| routes)
+        choose_all(self.simd, form, bias, experts, &mut routes)?;
+        Ok(routes)
     }
 }
 

@@ -3,6 +3,10 @@
 //! Kernels are plain loops that the compiler turns into vectors. They are
 //! inlined into one entry point an instruction set; what they compute is fixed
 //! by the source, so all entry points give the same bits.
+//!
+//! Only the innermost work is a kernel: decoding a piece of a strip, multiplying with it,
+//! a row of exponentials. What cuts an operator into such pieces is ordinary code that
+//! exists once.
 #![cfg_attr(
     target_arch = "x86_64",
     expect(
@@ -35,16 +39,19 @@ pub struct Simd(SimdPath);
 /// Work to be compiled for every path. `run`, and what it calls, must be
 /// `#[inline(always)]`: a function of its own is compiled for the portable path only.
 pub(super) trait Kernel {
-    fn run(self, path: SimdPath);
+    type Output;
+
+    fn run(self, path: SimdPath) -> Self::Output;
 }
 
 impl Simd {
+    /// The path of every machine.
+    pub const PORTABLE: Simd = Simd(SimdPath::Portable);
+
     /// The widest path of this machine.
     pub fn detect() -> Simd {
         let mut paths = SimdPath::ALL.into_iter().rev();
-        paths
-            .find_map(Simd::new)
-            .unwrap_or(Simd(SimdPath::Portable))
+        paths.find_map(Simd::new).unwrap_or(Simd::PORTABLE)
     }
 
     /// This path, if the machine has it.
@@ -68,7 +75,8 @@ impl Simd {
         self.0
     }
 
-    pub(super) fn run(self, kernel: impl Kernel) {
+    /// Runs a kernel on this path: one call, which the piece of work it does has to be worth.
+    pub(super) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `Simd::new` found these features.
@@ -76,19 +84,24 @@ impl Simd {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: likewise.
             SimdPath::Avx512 => unsafe { avx512(kernel) },
-            _ => kernel.run(SimdPath::Portable),
+            _ => portable(kernel),
         }
     }
 }
 
+#[inline(never)]
+fn portable<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(SimdPath::Portable)
+}
+
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-fn avx2(kernel: impl Kernel) {
-    kernel.run(SimdPath::Avx2);
+fn avx2<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(SimdPath::Avx2)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx2,fma")]
-fn avx512(kernel: impl Kernel) {
-    kernel.run(SimdPath::Avx512);
+fn avx512<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(SimdPath::Avx512)
 }
