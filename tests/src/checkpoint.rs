@@ -162,12 +162,12 @@ impl Checkpoint {
 
     /// Removes the experts of a layer: gate, up and down of each.
     fn take_experts(&mut self, layer: &str) -> Vec<[Tensor; 3]> {
-        let mut take = |expert: usize| {
+        let take = |expert: usize| {
             let names = PROJECTIONS.map(|p| format!("{layer}.experts.{expert}.{p}.weight"));
             let [gate, up, down] = names.map(|name| self.tensors.remove(&name));
             Some([gate?, up?, down?])
         };
-        (0..).map_while(|expert| take(expert)).collect()
+        (0..).map_while(take).collect()
     }
 }
 

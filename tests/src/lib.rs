@@ -13,7 +13,7 @@ pub use binaries::{Finished, estream, estream_run, finish, xtask};
 pub use bundles::{compile, files, manifest, model, model_on};
 pub use checkpoint::{Checkpoint, Tensor};
 pub use json_schema::assert_valid;
-pub use numbers::{Prompt, Tensors, max_diff, prompts};
+pub use numbers::{Prompt, Tensors, id_list, max_diff, prompts};
 pub use trace::{Layer, Trace};
 
 use std::path::{Path, PathBuf};

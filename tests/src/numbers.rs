@@ -94,6 +94,12 @@ pub fn prompts(golden: &Tensors) -> Vec<Prompt> {
     prompts
 }
 
+/// Ids as the programs read them.
+pub fn id_list(ids: &[u32]) -> String {
+    let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+    ids.join(",")
+}
+
 /// The largest difference of two elements; infinite where one is not a number, so that
 /// it passes no bound.
 ///

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use estream_tests::{
-    Prompt, Tensors, compile, estream, estream_run, finish, fixture, max_diff, prompts,
+    Prompt, Tensors, compile, estream, estream_run, finish, fixture, id_list, max_diff, prompts,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -24,11 +24,6 @@ fn golden() -> (Tensors, Vec<Prompt>) {
     let golden = Tensors::read(&fixture("olmoe/golden.safetensors"));
     let prompts = prompts(&golden);
     (golden, prompts)
-}
-
-fn list(ids: &[u32]) -> String {
-    let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
-    ids.join(" ")
 }
 
 fn ids(value: &Value) -> Vec<u64> {
@@ -63,7 +58,7 @@ fn programs(bundle: &PathBuf, prompt: &[u32]) -> [Command; 2] {
     host.arg("run");
     for command in [&mut host, &mut device] {
         command.arg(bundle).arg("--json");
-        command.arg(format!("--ids={}", list(prompt)));
+        command.arg(format!("--ids={}", id_list(prompt)));
     }
     [host, device]
 }
@@ -129,7 +124,7 @@ fn probabilities_of_a_continuation_are_the_log_softmax_of_the_reference() {
         .map(|at| log_probability(rows[at - 1], prompt.ids[at]))
         .collect();
     for mut command in programs(&bundle, start) {
-        command.arg(format!("--logprob-ids={}", list(continuation)));
+        command.arg(format!("--logprob-ids={}", id_list(continuation)));
         let answer = finish(&mut command).success().json();
         let scored = &answer["continuation"];
         let tokens = scored["tokens"].as_array().unwrap();

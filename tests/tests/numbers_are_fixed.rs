@@ -7,19 +7,14 @@ use std::path::Path;
 use estream_runtime::backend::CpuBackend;
 use estream_runtime::backend::cpu::{Simd, SimdPath};
 use estream_tests::{
-    Prompt, Tensors, Trace, compile, estream, estream_run, finish, fixture, max_diff, model,
-    model_on, prompts, xtask,
+    Prompt, Tensors, Trace, compile, estream, estream_run, finish, fixture, id_list, max_diff,
+    model, model_on, prompts, xtask,
 };
 
 fn prompt(name: &str) -> Prompt {
     let golden = Tensors::read(&fixture("olmoe/golden.safetensors"));
     let mut all = prompts(&golden).into_iter();
     all.find(|prompt| prompt.name == name).unwrap()
-}
-
-fn list(ids: &[u32]) -> String {
-    let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
-    ids.join(",")
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -57,7 +52,7 @@ fn both_programs_write_the_same_file_of_logits_whatever_the_threads() {
     let dir = tempfile::tempdir().unwrap();
     let bundle = dir.path().join("b.estream");
     compile(&fixture("olmoe"), &bundle, &[]);
-    let ids = list(&prompt("t33").ids);
+    let ids = id_list(&prompt("t33").ids);
     let mut files = Vec::new();
     for threads in ["1", "2", "3"] {
         for (name, mut command) in [("estream", estream()), ("estream-run", estream_run())] {
