@@ -8,7 +8,7 @@ use std::time::Instant;
 use clap::ValueEnum;
 use estream_runtime::answer::{Answer, Ask, Stats};
 use estream_runtime::reader::{BundleReader, Verify};
-use estream_runtime::{BackendKind, LoadOptions, Model, RunError, check_prompt, ids};
+use estream_runtime::{BackendKind, LoadOptions, Model, check_prompt, ids};
 use serde::Serialize;
 
 use crate::failure::Failure;
