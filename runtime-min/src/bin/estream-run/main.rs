@@ -17,6 +17,14 @@ use estream_schemas::exit::Exit;
 use report::Report;
 
 fn main() -> ExitCode {
+    // The shipped build aborts on a panic; a caller should see the code for a bug instead.
+    std::panic::set_hook(Box::new(|bug| {
+        let _ = writeln!(
+            io::stderr(),
+            "estream-run: {bug}\nthis is a bug in estream: please report it"
+        );
+        std::process::exit(i32::from(Exit::Internal.code()));
+    }));
     let failed = match args::parse(std::env::args_os().skip(1)) {
         Ok(Command::Help) => print(|out| out.write_all(HELP.as_bytes())),
         Ok(Command::Version) => {
