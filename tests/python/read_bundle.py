@@ -168,15 +168,17 @@ class Bundle:
         need(stat.S_ISREG(os.fstat(file.fileno()).st_mode), f"{name} is not a regular file")
         return file
 
-    def read(self, name, offset, size, digest=None):
+    def read(self, name, offset, size):
         with self.open(name) as file:
             file.seek(offset)
             data = file.read(size)
         need(len(data) == size, f"{name} ends early")
-        if digest and "blake3" in hashlib.algorithms_available:
-            found = hashlib.new("blake3", data).hexdigest()
-            need(found == digest, f"{name} is damaged at {offset}")
         return data
+
+    def verify(self, name, offset, size, digest):
+        if "blake3" in hashlib.algorithms_available:
+            found = hashlib.new("blake3", self.read(name, offset, size)).hexdigest()
+            need(found == digest, f"{name} is damaged at {offset}")
 
     def check_files(self):
         m = self.manifest
@@ -199,7 +201,7 @@ class Bundle:
             with self.open(name) as file:
                 need(os.fstat(file.fileno()).st_size == size, f"{name} is not {size} bytes")
         for carried in beside + m["tokenizer"]:
-            self.read(carried["file"], 0, carried["bytes"], carried["digest"])
+            self.verify(carried["file"], 0, carried["bytes"], carried["digest"])
 
     def check_resident(self):
         end, self.weights = 0, {}
@@ -213,7 +215,7 @@ class Bundle:
             need(size == layout_bytes(layout, rows, cols), f"{name} has a wrong size")
             padding = self.read("resident.bin", end, align(end) - end)
             need(not any(padding), f"padding before {name} is not zero")
-            self.read("resident.bin", tensor["offset"], size, tensor["digest"])
+            self.verify("resident.bin", tensor["offset"], size, tensor["digest"])
             matrix = Matrix(self, "resident.bin", tensor["offset"], layout, rows, cols)
             self.weights[name] = Weight(name, [matrix])
             end = tensor["offset"] + size
@@ -266,7 +268,7 @@ class Bundle:
         for shard in range(layer["shards"]):
             record = layer["order"].index(expert) * layer["shards"] + shard
             base = layer["offset"] + record * layer["record_bytes"]
-            self.read(file, base, layer["record_bytes"], layer["digests"][record])
+            self.verify(file, base, layer["record_bytes"], layer["digests"][record])
             matrices.append(Matrix(self, file, base + region["offset"], region["layout"],
                                    region["rows"], region["cols"]))
         name = f"layers.{index}.expert_{projection}.{expert}"
@@ -284,7 +286,7 @@ class Bundle:
 
 def print_rows(weight, row):
     for n in range(weight.rows) if row == "all" else [int(row)]:
-        print(*map(repr, weight.row(n)))
+        print(" ".join(map(repr, weight.row(n))))
 
 
 def checksum(weight):
@@ -318,6 +320,9 @@ def main():
     try:
         need(len(sys.argv) > 2, "see the start of this file for what can be asked")
         answer(Bundle(sys.argv[1]), sys.argv[2:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Who reads has had enough.
     except (Refused, OSError, ValueError) as error:
         sys.exit(f"read_bundle: {error}")
 

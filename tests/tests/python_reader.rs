@@ -1,9 +1,9 @@
 //! A reader written from `docs/format.md` alone finds the source's numbers in bundles.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use estream_compiler::ingest::gguf::{Gguf, GgufBuilder};
 use estream_compiler::ingest::{Checkpoint, SourceTensor};
@@ -19,15 +19,12 @@ fn python(bundle: &Path, words: &[&str], input: &str) -> Finished {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/read_bundle.py");
     let stdin = tempfile::tempfile().expect("a temporary file");
     (&stdin).write_all(input.as_bytes()).expect("input");
-    std::io::Seek::rewind(&mut &stdin).expect("input");
+    (&stdin).rewind().expect("input");
     let mut command = Command::new("python3");
     command.arg("-B").arg(script).arg(bundle).args(words);
-    let there = Command::new("python3")
-        .arg("--version")
-        .stdout(Stdio::null());
-    let there = there.status();
+    let version = Command::new("python3").arg("--version").output();
     assert!(
-        there.is_ok(),
+        version.is_ok(),
         "python3 is missing; install it with scripts/setup"
     );
     finish(command.stdin(stdin))
