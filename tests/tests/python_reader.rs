@@ -24,7 +24,7 @@ fn python(bundle: &Path, words: &[&str], input: &str) -> Finished {
     command.arg("-B").arg(script).arg(bundle).args(words);
     let version = Command::new("python3").arg("--version").output();
     assert!(
-        version.is_ok(),
+        version.is_ok_and(|version| version.status.success()),
         "python3 is missing; install it with scripts/setup"
     );
     finish(command.stdin(stdin))
