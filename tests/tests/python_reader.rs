@@ -9,7 +9,7 @@ use estream_compiler::ingest::gguf::{Gguf, GgufBuilder};
 use estream_compiler::ingest::{Checkpoint, SourceTensor};
 use estream_compiler::quant::{OnOverflow, decode, encode};
 use estream_schemas::dtype::DType;
-use estream_tests::{Finished, estream, finish, fixture};
+use estream_tests::{Finished, compile, finish, fixture};
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -36,12 +36,6 @@ fn rows(printed: &[u8]) -> Vec<Vec<f32>> {
     let number = |word: &str| word.parse::<f64>().expect("a number") as f32;
     let row = |line: &str| line.split(' ').map(number).collect();
     text.lines().map(row).collect()
-}
-
-fn compile(source: &Path, bundle: &Path, flags: &[&str]) {
-    let mut command = estream();
-    command.arg("compile").arg(source).arg("-o").arg(bundle);
-    finish(command.arg("--quiet").args(flags)).success();
 }
 
 /// What a tensor of the source became: a question for the script, and the answer.
