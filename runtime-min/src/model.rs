@@ -1,5 +1,6 @@
 //! A bundle in memory, ready to run.
 
+use std::io;
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 use std::time::Instant;
@@ -62,6 +63,9 @@ impl FromStr for BackendKind {
     }
 }
 
+/// Threads a model computes with, at most: each has a stack and scratch of its own.
+const MAX_THREADS: usize = 1024;
+
 /// How a model is loaded.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LoadOptions {
@@ -101,6 +105,10 @@ impl Model {
             .threads
             .or_else(|| std::thread::available_parallelism().ok());
         let threads = threads.map_or(1, NonZeroUsize::get);
+        if threads > MAX_THREADS {
+            let source = io::Error::other(format!("the most is {MAX_THREADS}"));
+            return Err(RunError::Threads { threads, source });
+        }
         let backend = CpuBackend::new(threads, Simd::detect())
             .map_err(|source| RunError::Threads { threads, source })?;
         Model::load_on(reader, options.verify, Box::new(backend))

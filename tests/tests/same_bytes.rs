@@ -19,27 +19,24 @@ fn nothing_but_the_source_and_the_options_reaches_a_bundle() {
     let (here, there) = (dir.path().join("here"), dir.path().join("else/where"));
     copy(&fixture("olmoe"), &here.join("olmoe"));
     copy(&fixture("olmoe"), &there.join("olmoe"));
-    let compile = |cwd: &Path, out: PathBuf, settings: &[(&str, &str)]| {
+    let compile = |cwd: &Path, out: PathBuf, threads: &str, settings: &[(&str, &str)]| {
         let mut command = estream();
         command.current_dir(cwd).envs(settings.iter().copied());
-        command.args(["compile", "olmoe", "-o"]).arg(&out);
+        command
+            .args(["compile", "olmoe", "--threads", threads, "-o"])
+            .arg(&out);
         finish(&mut command).success();
         files(&out)
     };
-    let one = [
-        ("RAYON_NUM_THREADS", "1"),
-        ("TZ", "UTC"),
-        ("LC_ALL", "C"),
-        ("HOME", "/"),
-    ];
+    let one = [("TZ", "UTC"), ("LC_ALL", "C"), ("HOME", "/")];
     let other = [
-        ("RAYON_NUM_THREADS", "3"),
+        ("RAYON_NUM_THREADS", "100000"),
         ("TZ", "Pacific/Chatham"),
         ("LC_ALL", "tr_TR.UTF-8"),
         ("HOSTNAME", "elsewhere"),
     ];
-    let first = compile(&here, PathBuf::from(&here).join("a.estream"), &one);
-    let second = compile(&there, dir.path().join("another-name"), &other);
+    let first = compile(&here, PathBuf::from(&here).join("a.estream"), "1", &one);
+    let second = compile(&there, dir.path().join("another-name"), "3", &other);
     assert!(first.len() >= 4, "{:?}", first.keys());
     for (name, bytes) in &first {
         assert!(second.get(name) == Some(bytes), "{name}");

@@ -1,10 +1,12 @@
 //! `estream compile`: a checkpoint in, a bundle out.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use estream_packer::report::{Sizes, sizes};
 use estream_packer::{WriteOptions, rehearse, spec, write};
 use estream_schemas::digest::Digest;
+use estream_schemas::exit::Exit;
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -26,8 +28,24 @@ pub(crate) struct Args {
     /// Replace an existing bundle (and nothing else)
     #[arg(long)]
     force: bool,
+    /// Threads to quantise with [default: as many as the machine has]; the bytes do not depend on it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
     #[command(flatten)]
     build: BuildArgs,
+}
+
+impl Args {
+    /// The environment has no say in how many threads there are.
+    fn start_threads(&self) -> Result<(), Failure> {
+        let threads = match self.threads {
+            Some(threads) => usize::from(threads),
+            None => std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
+        };
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+        pool.build_global()
+            .map_err(|error| Failure::new(Exit::CannotRun, error))
+    }
 }
 
 #[derive(Serialize)]
@@ -41,6 +59,7 @@ struct Report<'a> {
 }
 
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
+    args.start_threads()?;
     let checkpoint = open(&args.source)?;
     let compiled = args.build.plan(&checkpoint)?;
     for notice in &compiled.notices {
