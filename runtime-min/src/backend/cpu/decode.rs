@@ -237,20 +237,25 @@ fn pairs<const BYTES: usize>(
 
 /// Elements of a row decoded before they are turned into lanes: a block of any type.
 const PIECE: usize = 256;
+/// Rows turned into lanes together: several neighbours a store.
+const ROWS_TOGETHER: usize = 8;
 
 fn rows(simd: Simd, matrix: &Matrix<'_>, strip: usize, first: usize, out: &mut [Lanes]) {
-    let mut piece = [0.0; PIECE];
+    let mut pieces = [[0.0; PIECE]; ROWS_TOGETHER];
     for (i, out) in out.chunks_mut(PIECE).enumerate() {
-        let piece = &mut piece[..out.len()];
-        for n in 0..TILE {
-            let row = strip * TILE + n;
-            if row < matrix.rows() {
-                row_piece(simd, matrix, row, first + i * PIECE, piece);
-            } else {
-                piece.fill(0.0);
+        for n in (0..TILE).step_by(ROWS_TOGETHER) {
+            for (row, piece) in (strip * TILE + n..).zip(&mut pieces) {
+                let piece = &mut piece[..out.len()];
+                if row < matrix.rows() {
+                    row_piece(simd, matrix, row, first + i * PIECE, piece);
+                } else {
+                    piece.fill(0.0);
+                }
             }
-            for (lanes, x) in out.iter_mut().zip(&*piece) {
-                lanes.0[n] = *x;
+            for (k, lanes) in out.iter_mut().enumerate() {
+                for (x, piece) in lanes.0[n..n + ROWS_TOGETHER].iter_mut().zip(&pieces) {
+                    *x = piece[k];
+                }
             }
         }
     }
@@ -349,9 +354,12 @@ fn blocks<const LEN: usize, const BYTES: usize>(
 /// 32 nibbles: the low ones of 16 bytes, then the high ones.
 #[inline(always)]
 fn nibble_block(codes: &[u8], out: &mut [f32; 32], value: impl Fn(u32) -> f32) {
-    for (k, code) in codes.iter().enumerate() {
-        out[k] = value(u32::from(code & 15));
-        out[k + 16] = value(u32::from(code >> 4));
+    let (low, high) = out.split_at_mut(16);
+    for (x, code) in low.iter_mut().zip(codes) {
+        *x = value(u32::from(code & 15));
+    }
+    for (x, code) in high.iter_mut().zip(codes) {
+        *x = value(u32::from(code >> 4));
     }
 }
 

@@ -242,11 +242,16 @@ fn chains<const ROWS: usize, const WIDTH: usize>(
 ) -> [[f32; WIDTH]; ROWS] {
     for (lanes, x) in lanes.iter().zip(x) {
         let w = &lanes.0[lane..lane + WIDTH];
-        for row in 0..ROWS {
-            for l in 0..WIDTH {
-                sums[row][l] = w[l].mul_add(x[row], sums[row][l]);
-            }
+        macro_rules! rows {
+            ($($row:literal)*) => {$(
+                if $row < ROWS {
+                    for l in 0..WIDTH {
+                        sums[$row][l] = w[l].mul_add(x[$row], sums[$row][l]);
+                    }
+                }
+            )*};
         }
+        rows!(0 1 2 3 4 5 6 7 8 9 10 11);
     }
     sums
 }
