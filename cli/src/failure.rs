@@ -8,6 +8,7 @@ use estream_compiler::compile::CompileError;
 use estream_compiler::ingest::IngestError;
 use estream_packer::{OutputError, PackError, PlanError, RelayoutError, UnpackError};
 use estream_runtime::reader::ReadError;
+use estream_runtime::{NoBackend, RunError};
 use estream_schemas::exit::Exit;
 
 /// An error on its way out of the process.
@@ -60,7 +61,9 @@ failure_from!(
     PlanError,
     OutputError,
     RelayoutError,
-    UnpackError
+    UnpackError,
+    RunError,
+    NoBackend
 );
 
 impl From<PackError<Infallible>> for Failure {

@@ -12,10 +12,13 @@ mod text;
 mod ui;
 mod verbs;
 
+use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use estream_schemas::exit::Exit;
 
+use failure::Failure;
 use ui::Ui;
 
 #[derive(Debug, Parser)]
@@ -56,19 +59,14 @@ enum Verb {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let ui = Ui::new(cli.json, cli.quiet);
-    let done = match &cli.verb {
-        Verb::Compile(args) => verbs::compile::run(args, &ui),
-        Verb::Relayout(args) => verbs::relayout::run(args, &ui),
-        Verb::Inspect(args) => verbs::inspect::run(args, &ui),
-        Verb::Verify(args) => verbs::verify::run(args, &ui),
-        Verb::Unpack(args) => verbs::unpack::run(args, &ui),
-        Verb::Run(args) => verbs::run::run(args, &ui),
-        Verb::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(*shell, &mut Cli::command(), "estream", &mut script);
-            ui.data(&script)
-        }
-    };
+    // Unwinding first lets whatever is half written be removed.
+    let done = std::panic::catch_unwind(AssertUnwindSafe(|| run(&cli.verb, &ui)));
+    let done = done.unwrap_or_else(|_| {
+        let bug = anyhow::anyhow!(
+            "this is a bug in estream: please report it with what is printed above"
+        );
+        Err(Failure::new(Exit::Internal, bug))
+    });
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -76,6 +74,22 @@ fn main() -> ExitCode {
                 ui.error(error);
             }
             ExitCode::from(signals::received().unwrap_or(failure.exit.code()))
+        }
+    }
+}
+
+fn run(verb: &Verb, ui: &Ui) -> Result<(), Failure> {
+    match verb {
+        Verb::Compile(args) => verbs::compile::run(args, ui),
+        Verb::Relayout(args) => verbs::relayout::run(args, ui),
+        Verb::Inspect(args) => verbs::inspect::run(args, ui),
+        Verb::Verify(args) => verbs::verify::run(args, ui),
+        Verb::Unpack(args) => verbs::unpack::run(args, ui),
+        Verb::Run(args) => verbs::run::run(args, ui),
+        Verb::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "estream", &mut script);
+            ui.data(&script)
         }
     }
 }

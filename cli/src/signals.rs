@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 
 static SIGNAL: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
 
@@ -21,6 +21,8 @@ pub(crate) fn watch() -> io::Result<()> {
         signal_hook::flag::register(signal, again)?;
         signal_hook::flag::register_usize(signal, Arc::clone(which), code)?;
     }
+    // A file that grows too large is an error to report, not a reason to die half way.
+    signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
     Ok(())
 }
 

@@ -54,9 +54,17 @@ impl Ui {
         }
     }
 
-    /// An error with everything that caused it.
+    /// An error with everything that caused it, each said once: most errors quote their cause.
     pub(crate) fn error(&self, error: &anyhow::Error) {
-        say(&format!("error: {error:#}"));
+        let text = error.chain().fold(String::new(), |text, cause| {
+            let cause = cause.to_string();
+            match text.as_str() {
+                "" => cause,
+                said if said.contains(&cause) => text,
+                said => format!("{said}: {cause}"),
+            }
+        });
+        say(&format!("error: {text}"));
     }
 
     /// Runs `work` that leaves something behind if it is cut short: it stops and cleans

@@ -6,5 +6,6 @@ pub mod compile;
 pub mod ingest;
 pub mod layout;
 pub mod lower;
+mod problem;
 pub mod quant;
 pub mod recipe;

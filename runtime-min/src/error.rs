@@ -120,9 +120,9 @@ pub enum RunError {
         /// Which position.
         position: usize,
     },
-    /// The caller's sink refused results.
-    #[error("cannot pass results on: {0}")]
-    Sink(#[source] io::Error),
+    /// Whoever takes the results refused them, and says what and why.
+    #[error(transparent)]
+    Sink(io::Error),
     /// Operands that a checked bundle cannot have.
     #[error("{place}: {source}; this is a bug in estream, report it")]
     Backend {
@@ -148,7 +148,10 @@ impl RunError {
             | RunError::Memory { .. }
             | RunError::Threads { .. } => Exit::CannotRun,
             RunError::RouterNotFinite { .. } | RunError::LogitsNotFinite { .. } => Exit::Invalid,
-            RunError::Sink(_) => Exit::Io,
+            RunError::Sink(error) => match error.kind() {
+                io::ErrorKind::AlreadyExists => Exit::Usage,
+                _ => Exit::Io,
+            },
             RunError::Backend { .. } => Exit::Internal,
         }
     }

@@ -51,6 +51,8 @@ impl IdsError {
     /// The exit code a binary should end with.
     pub fn exit(&self) -> Exit {
         match self {
+            // As with any other path that was mistyped.
+            IdsError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => Exit::Usage,
             IdsError::Io { .. } => Exit::Io,
             IdsError::NotAnId { .. } | IdsError::In { .. } | IdsError::TooLarge { .. } => {
                 Exit::Usage
@@ -152,6 +154,8 @@ mod tests {
         file.set_len(MAX_IDS_BYTES + 1).unwrap();
         assert!(matches!(read(&path), Err(IdsError::TooLarge { .. })));
         let gone = read(&dir.path().join("gone")).unwrap_err();
-        assert_eq!(gone.exit(), Exit::Io);
+        assert_eq!(gone.exit(), Exit::Usage);
+        let directory = read(dir.path()).unwrap_err();
+        assert_eq!(directory.exit(), Exit::Io);
     }
 }

@@ -40,6 +40,8 @@ mod executor;
 #[cfg(feature = "run")]
 pub mod ids;
 #[cfg(feature = "run")]
+mod layouts;
+#[cfg(feature = "run")]
 pub mod math;
 #[cfg(feature = "run")]
 mod memory;
@@ -49,6 +51,8 @@ mod model;
 mod ops;
 #[cfg(feature = "run")]
 pub mod output;
+#[cfg(feature = "reader")]
+pub mod partial;
 #[cfg(feature = "run")]
 pub mod pool;
 #[cfg(feature = "reader")]

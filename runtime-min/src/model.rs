@@ -10,6 +10,7 @@ use crate::backend::cpu::Simd;
 use crate::backend::{Backend, CpuBackend};
 use crate::error::RunError;
 use crate::executor::{Buffers, Pass};
+use crate::layouts;
 use crate::memory::{Memory, process_bytes};
 use crate::ops::Graph;
 use crate::reader::{BundleReader, Verify};
@@ -116,8 +117,9 @@ impl Model {
     ) -> Result<Model, RunError> {
         let process_bytes = process_bytes();
         let resolved = resolve(reader)?;
-        let resident = Resident::load(reader, &resolved, &*backend, verify)?;
-        let store = ExpertStore::load(reader, &*backend, verify)?;
+        layouts::check(reader, &resolved, &*backend)?;
+        let resident = Resident::load(reader, &resolved, verify)?;
+        let store = ExpertStore::load(reader, verify)?;
         Ok(Model {
             graph: resolved.graph,
             resident,

@@ -3,12 +3,14 @@
 use estream_schemas::layout::Layout;
 use estream_schemas::manifest::ResidentTensor;
 
-use crate::backend::cpu::Matrix;
-use crate::backend::{Backend, Weight};
+use crate::backend::Weight;
 use crate::error::{RunError, index, zeros};
+use crate::layouts::vector;
 use crate::ops::{MatrixId, VectorId};
 use crate::reader::{BundleReader, Verify};
 use crate::resolve::Resolved;
+
+const WHAT: &str = "resident weights";
 
 /// The tensors a program uses: matrices in the bytes they are stored in, one
 /// allocation each, and vectors as f32.
@@ -39,27 +41,24 @@ impl Stored {
 
 impl Resident {
     /// Reads the tensors that were resolved, each hashed before the next unless `verify`
-    /// is [`Verify::Never`]. Layouts are looked at before anything is read.
+    /// is [`Verify::Never`].
     pub(crate) fn load(
         reader: &BundleReader,
         resolved: &Resolved,
-        backend: &dyn Backend,
         verify: Verify,
     ) -> Result<Resident, RunError> {
         let tensors = &reader.bundle().manifest().resident.tensors;
-        for &tensor in &resolved.matrices {
-            let ResidentTensor { name, layout, .. } = &tensors[tensor];
-            supported(reader, backend, *layout, || format!("tensor {name:?}"))?;
-        }
         let read = |&tensor: &usize| read(reader, tensor, &tensors[tensor], verify);
         let matrices = resolved.matrices.iter().map(read);
         let vectors = resolved.vectors.iter().map(|tensor| {
-            let stored = read(tensor)?;
-            decoded(reader, &tensors[*tensor].name, &stored)
+            let Stored { cols, bytes, .. } = read(tensor)?;
+            let mut out = zeros(WHAT, cols)?;
+            vector(reader, &tensors[*tensor], 1, &bytes)?.row(0, &mut out);
+            Ok(out)
         });
         Ok(Resident {
             matrices: matrices.collect::<Result<_, _>>()?,
-            vectors: vectors.collect::<Result<_, _>>()?,
+            vectors: vectors.collect::<Result<_, RunError>>()?,
         })
     }
 
@@ -85,31 +84,12 @@ impl Resident {
     }
 }
 
-/// An error unless `backend` reads `layout`; `what` is the weight in it.
-pub(crate) fn supported(
-    reader: &BundleReader,
-    backend: &dyn Backend,
-    layout: Layout,
-    what: impl FnOnce() -> String,
-) -> Result<(), RunError> {
-    if backend.supports(layout) {
-        return Ok(());
-    }
-    Err(RunError::Layout {
-        path: reader.path().to_owned(),
-        what: what(),
-        layout,
-        backend: backend.name(),
-    })
-}
-
 fn read(
     reader: &BundleReader,
     tensor: usize,
     stated: &ResidentTensor,
     verify: Verify,
 ) -> Result<Stored, RunError> {
-    const WHAT: &str = "resident weights";
     let (rows, cols) = stated.matrix();
     let mut bytes = zeros(WHAT, index(WHAT, stated.bytes)?)?;
     reader.read_resident(tensor, &mut bytes)?;
@@ -122,18 +102,4 @@ fn read(
         cols: index(WHAT, cols)?,
         bytes,
     })
-}
-
-/// A vector as f32: what every backend adds and multiplies with.
-fn decoded(reader: &BundleReader, name: &str, stored: &Stored) -> Result<Vec<f32>, RunError> {
-    let matrix = Matrix::new(stored.layout, 1, stored.cols, &stored.bytes);
-    let matrix = matrix.map_err(|_| RunError::Layout {
-        path: reader.path().to_owned(),
-        what: format!("tensor {name:?}"),
-        layout: stored.layout,
-        backend: "cpu",
-    })?;
-    let mut out = zeros("resident weights", stored.cols)?;
-    matrix.row(0, &mut out);
-    Ok(out)
 }

@@ -8,11 +8,10 @@ use std::ops::Range;
 use estream_schemas::layout::Layout;
 use estream_schemas::manifest::{ExpertLayer, Region};
 
-use crate::backend::{Backend, ExpertWeights, Weight};
+use crate::backend::{ExpertWeights, Weight};
 use crate::error::{RunError, index, zeros};
 use crate::ops::ExpertLayerId;
-use crate::reader::{BundleReader, Projection, Verify};
-use crate::resident::supported;
+use crate::reader::{BundleReader, Verify};
 
 const WHAT: &str = "expert weights";
 
@@ -94,21 +93,9 @@ impl RecordShape {
 
 impl ExpertStore {
     /// Reads all records in storage order, each hashed before the next unless `verify` is
-    /// [`Verify::Never`]. Layouts are looked at before anything is read.
-    pub(crate) fn load(
-        reader: &BundleReader,
-        backend: &dyn Backend,
-        verify: Verify,
-    ) -> Result<ExpertStore, RunError> {
+    /// [`Verify::Never`].
+    pub(crate) fn load(reader: &BundleReader, verify: Verify) -> Result<ExpertStore, RunError> {
         let layers = &reader.bundle().manifest().experts.layers;
-        for layer in layers {
-            for projection in Projection::ALL {
-                let layout = projection.region(layer).layout;
-                supported(reader, backend, layout, || {
-                    format!("{projection:?} of the experts of layer {}", layer.layer)
-                })?;
-            }
-        }
         let layers = layers.iter().enumerate();
         let layers = layers.map(|(at, layer)| {
             let record_bytes = index(WHAT, layer.record_bytes)?;

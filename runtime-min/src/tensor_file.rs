@@ -1,38 +1,27 @@
 //! A safetensors file of one f32 matrix, written row by row.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// Writes beside `path` and renames at the end, so that `path` is never half a file.
-/// Dropped before [`TensorFile::finish`], it leaves nothing behind.
+use crate::partial::PartialFile;
+
+/// A file that is complete when [`TensorFile::finish`] returns, and absent before. It
+/// replaces nothing.
 #[derive(Debug)]
 pub struct TensorFile {
     path: PathBuf,
-    partial: Partial,
+    partial: PartialFile,
     out: BufWriter<File>,
     rows_left: usize,
     cols: usize,
-}
-
-/// A file that is removed unless it was renamed.
-#[derive(Debug)]
-struct Partial(Option<PathBuf>);
-
-impl Drop for Partial {
-    fn drop(&mut self) {
-        if let Some(path) = self.0.take() {
-            // Nothing more can be done about a file that cannot be removed.
-            let _ = std::fs::remove_file(path);
-        }
-    }
 }
 
 impl TensorFile {
     /// Starts a file whose one tensor `name` has `rows` rows of `cols` elements.
     ///
     /// # Errors
-    /// If `path` is a directory or its directory cannot be written. All errors of this
+    /// If something is at `path` or its directory cannot be written. All errors of this
     /// type name the path.
     ///
     /// # Panics
@@ -43,25 +32,12 @@ impl TensorFile {
             "a plain name"
         );
         let about = |error: io::Error| named(path, &error);
-        let Some(file_name) = path.file_name() else {
-            return Err(about(io::ErrorKind::InvalidFilename.into()));
-        };
-        if path.is_dir() {
-            return Err(about(io::ErrorKind::IsADirectory.into()));
-        }
         let size = |count: usize| rows.checked_mul(count)?.checked_mul(size_of::<f32>());
         let bytes = size(cols).ok_or_else(|| about(io::ErrorKind::FileTooLarge.into()))?;
-        let mut partial = std::ffi::OsString::from(".");
-        partial.push(file_name);
-        partial.push(format!(".{}.partial", std::process::id()));
-        let partial = path.with_file_name(partial);
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(&partial);
+        let (partial, file) = PartialFile::beside(path).map_err(about)?;
         let mut file = TensorFile {
-            out: BufWriter::with_capacity(1 << 16, file.map_err(about)?),
-            partial: Partial(Some(partial)),
+            out: BufWriter::with_capacity(1 << 16, file),
+            partial,
             path: path.to_owned(),
             rows_left: rows,
             cols,
@@ -92,7 +68,7 @@ impl TensorFile {
         Ok(())
     }
 
-    /// Gives the file its name, replacing a file that has it.
+    /// Gives the file its name.
     ///
     /// # Errors
     /// If the disk is full or fails, or the name cannot be given.
@@ -102,12 +78,8 @@ impl TensorFile {
     pub fn finish(mut self) -> io::Result<()> {
         assert_eq!(self.rows_left, 0, "rows are missing");
         let flushed = self.out.flush();
-        flushed.map_err(|error| named(&self.path, &error))?;
-        if let Some(partial) = &self.partial.0 {
-            std::fs::rename(partial, &self.path).map_err(|error| named(&self.path, &error))?;
-            self.partial.0 = None;
-        }
-        Ok(())
+        let published = flushed.and_then(|()| self.partial.publish());
+        published.map_err(|error| named(&self.path, &error))
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -117,7 +89,11 @@ impl TensorFile {
 }
 
 fn named(path: &Path, error: &io::Error) -> io::Error {
-    let message = format!("{}: cannot write: {error}", path.display());
+    let advice = match error.kind() {
+        io::ErrorKind::AlreadyExists => "; name another file, or remove it",
+        _ => "",
+    };
+    let message = format!("{}: cannot write: {error}{advice}", path.display());
     io::Error::new(error.kind(), message)
 }
 
@@ -172,14 +148,16 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_file_leaves_nothing_and_keeps_what_was_there() {
+    fn an_unfinished_file_leaves_nothing_and_what_is_there_stays() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out");
-        std::fs::write(&path, "old").unwrap();
         let mut file = TensorFile::create(&path, "logits", 2, 1).unwrap();
         file.row(&[1.0]).unwrap();
         drop(file);
-        assert_eq!(names(dir.path()), ["out"]);
+        assert!(names(dir.path()).is_empty());
+        std::fs::write(&path, "old").unwrap();
+        let error = TensorFile::create(&path, "logits", 2, 1).unwrap_err();
+        assert!(error.to_string().contains("name another file"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), b"old");
     }
 

@@ -1,5 +1,43 @@
-//! Helpers for end-to-end tests.
+//! Helpers for end-to-end tests: the binaries, the fixtures and variants of them, and
+//! the numbers to compare with.
+#![forbid(unsafe_code)]
 
+mod binaries;
+mod bundles;
+mod checkpoint;
 mod json_schema;
+mod numbers;
+mod trace;
 
+pub use binaries::{Finished, estream, estream_run, finish, xtask};
+pub use bundles::{compile, files, manifest, model, model_on};
+pub use checkpoint::{Checkpoint, Tensor};
 pub use json_schema::assert_valid;
+pub use numbers::{Prompt, Tensors, id_list, max_diff, prompts};
+pub use trace::{Layer, Trace};
+
+use std::path::{Path, PathBuf};
+
+/// A file or directory of `fixtures/`.
+///
+/// # Panics
+///
+/// If there is none of that name.
+pub fn fixture(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../fixtures")
+        .join(name);
+    assert!(path.exists(), "there is no {path:?}");
+    path
+}
+
+/// A directory for checkpoints and bundles of real size, which `/tmp` may have no room
+/// for. It is removed with the value.
+///
+/// # Panics
+///
+/// If it cannot be made.
+pub fn roomy_dir() -> tempfile::TempDir {
+    let target = binaries::target_dir();
+    tempfile::tempdir_in(&target).unwrap_or_else(|error| panic!("{target:?}: {error}"))
+}

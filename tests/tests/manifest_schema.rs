@@ -228,8 +228,8 @@ fn schema_refuses(document: &Value, what: &str) {
 fn a_wrong_value_is_refused() {
     both_refuse("/resident/tensors/0/digest", json!("A5"));
     both_refuse("/resident/tensors/0/layout", json!("q4_0"));
-    both_refuse("/program/layers/0/0/eps", json!(0.00001));
-    both_refuse("/program/layers/0/0/op", json!("layer_norm"));
+    both_refuse("/program/layers/0/0/rms_norm/eps", json!(0.00001));
+    both_refuse("/program/layers/0/0", json!({ "layer_norm": {} }));
     both_refuse("/experts/layers/0/order/0", json!(-1));
     both_refuse("/source/format", json!("pickle"));
     both_refuse("/ledger/0/fate", json!({ "lost": "x" }));
@@ -241,7 +241,8 @@ fn an_unknown_field_is_refused_at_every_depth() {
         "",
         "/program",
         "/program/layers/0/0",
-        "/program/layers/0/5/form",
+        "/program/layers/0/0/rms_norm",
+        "/program/layers/0/5/router/form",
         "/experts/layers/0/gate",
         "/license",
     ] {

@@ -247,10 +247,23 @@ fn program(program: &Program) -> String {
     text + &format!("epilogue: {}\n", names(&program.epilogue).join(", "))
 }
 
-/// An operator's name as the manifest spells it.
+/// An operator's name as the manifest spells it: the one field of its object.
 fn operator(op: &Op) -> String {
-    match serde_json::to_value(op) {
-        Ok(value) => value["op"].as_str().unwrap_or_default().to_owned(),
-        Err(_) => String::new(),
+    let value = serde_json::to_value(op).unwrap_or_default();
+    let member = value.as_object().and_then(|object| object.keys().next());
+    member.cloned().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use estream_schemas::program::Op;
+
+    use super::operator;
+
+    #[test]
+    fn an_operator_is_called_what_the_manifest_calls_it() {
+        let text = r#"{"add": {"input": "h", "out": "x", "scale": "1"}}"#;
+        let op: Op = serde_json::from_str(text).unwrap();
+        assert_eq!(operator(&op), "add");
     }
 }

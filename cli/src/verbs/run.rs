@@ -8,8 +8,7 @@ use std::time::Instant;
 use clap::ValueEnum;
 use estream_runtime::answer::{Answer, Ask, Stats};
 use estream_runtime::reader::{BundleReader, Verify};
-use estream_runtime::{BackendKind, LoadOptions, Model, NoBackend, RunError, check_prompt, ids};
-use estream_schemas::exit::Exit;
+use estream_runtime::{BackendKind, LoadOptions, Model, check_prompt, ids};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -51,8 +50,8 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Results")]
     stats: bool,
     /// What to compute on
-    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = backend)]
-    backend: BackendKind,
+    #[arg(long, value_name = "NAME", default_value = "cpu")]
+    backend: String,
     /// Threads to compute with; results do not depend on it
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
@@ -95,11 +94,6 @@ impl Args {
     }
 }
 
-/// A backend's name. One that this build lacks is not a mistake in typing, so it is told later.
-fn backend(name: &str) -> Result<BackendKind, NoBackend> {
-    name.parse()
-}
-
 #[derive(Serialize)]
 struct Report {
     identity: String,
@@ -111,6 +105,8 @@ struct Report {
 }
 
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
+    // Not parsed with the rest: one that this build lacks is no mistake in typing.
+    let backend: BackendKind = args.backend.parse()?;
     let reader = BundleReader::open(&args.bundle)?;
     let text = Text::of(&reader)?;
     let ask = Ask {
@@ -133,15 +129,11 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
             VerifyArg::Never => Verify::Never,
         },
         threads: args.threads,
-        backend: args.backend,
+        backend,
     };
     let mut model = Model::load(&reader, &options)?;
     let load = start.elapsed();
-    let (answer, outcome) = match ask.run(&mut model) {
-        // Files name themselves.
-        Err(RunError::Sink(error)) => return Err(Failure::io(error)),
-        other => other?,
-    };
+    let (answer, outcome) = ask.run(&mut model)?;
     let report = Report {
         identity: reader.identity().to_string(),
         prompt: ask.prompt,
@@ -233,16 +225,4 @@ fn tables(report: &Report, text: &Text) -> String {
         );
     }
     out
-}
-
-impl From<RunError> for Failure {
-    fn from(error: RunError) -> Failure {
-        Failure::new(error.exit(), error)
-    }
-}
-
-impl From<NoBackend> for Failure {
-    fn from(error: NoBackend) -> Failure {
-        Failure::new(Exit::CannotRun, error)
-    }
 }

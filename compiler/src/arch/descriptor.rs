@@ -5,11 +5,10 @@
 use std::collections::BTreeMap;
 
 use estream_schemas::manifest::SourceFormat;
-use estream_schemas::program::{NormWidth, RopePairing, ScoreWhen, Scoring};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Expr, Predicate};
+use super::{Expr, ExprError, OpForm, Predicate};
 
 /// One family.
 #[derive(Clone, Debug, Deserialize)]
@@ -47,6 +46,11 @@ impl Descriptor {
             SourceFormat::Gguf => &self.gguf,
         }
     }
+
+    /// The role called `name`.
+    pub fn role(&self, name: &str) -> Option<&TensorRole> {
+        self.tensor.iter().find(|role| role.role == name)
+    }
 }
 
 /// How a checkpoint of a family is recognised.
@@ -75,12 +79,86 @@ pub struct KeySource {
     /// Names in GGUF, after the architecture.
     #[serde(default)]
     pub gguf: OneOrMany,
-    /// A value, or an expression of earlier keys, where the checkpoint states none.
+    /// Whether a stated list is read as the one value its elements have that are not 0.
     #[serde(default)]
-    pub default: Option<Value>,
+    pub nonzero: bool,
+    /// What to multiply a number of `config.json` by.
+    #[serde(default)]
+    pub hf_times: Option<f64>,
+    /// What to multiply a number of GGUF by.
+    #[serde(default)]
+    pub gguf_times: Option<f64>,
+    /// What a stated value, or each element of a list, is called here.
+    #[serde(default)]
+    pub words: Words,
+    /// Its value where the checkpoint states none.
+    #[serde(default)]
+    pub default: Option<DefaultForm>,
+    /// The same for safetensors only; goes before `default`.
+    #[serde(default)]
+    pub hf_default: Option<DefaultForm>,
+    /// The same for GGUF only; goes before `default`.
+    #[serde(default)]
+    pub gguf_default: Option<DefaultForm>,
     /// A role whose tensor has as many rows as this key says, where nothing states it.
     #[serde(default)]
     pub rows_of: Option<String>,
+}
+
+impl KeySource {
+    /// What to multiply a stated number by, and the words for stated values, in `format`.
+    pub fn reading(&self, format: SourceFormat) -> (Option<f64>, &BTreeMap<String, String>) {
+        match format {
+            SourceFormat::Safetensors => (self.hf_times, &self.words.hf),
+            SourceFormat::Gguf => (self.gguf_times, &self.words.gguf),
+        }
+    }
+
+    /// The default for `format`.
+    pub fn default_in(&self, format: SourceFormat) -> Option<&DefaultForm> {
+        let own = match format {
+            SourceFormat::Safetensors => &self.hf_default,
+            SourceFormat::Gguf => &self.gguf_default,
+        };
+        own.as_ref().or(self.default.as_ref())
+    }
+}
+
+/// One vocabulary for values that dialects spell differently; `*` is any other value.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Words {
+    /// From values of `config.json`.
+    #[serde(default)]
+    pub hf: BTreeMap<String, String>,
+    /// From values of GGUF.
+    #[serde(default)]
+    pub gguf: BTreeMap<String, String>,
+}
+
+/// A default.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "Value")]
+pub enum DefaultForm {
+    /// A string: an expression of earlier keys.
+    Expr(Expr),
+    /// Anything else, and a word: a string in single quotes.
+    Value(Value),
+}
+
+impl TryFrom<Value> for DefaultForm {
+    type Error = ExprError;
+
+    fn try_from(value: Value) -> Result<DefaultForm, ExprError> {
+        let Value::String(text) = &value else {
+            return Ok(DefaultForm::Value(value));
+        };
+        let inside = text.strip_prefix('\'');
+        match inside.and_then(|text| text.strip_suffix('\'')) {
+            Some(word) => Ok(DefaultForm::Value(word.into())),
+            None => Expr::parse(text).map(DefaultForm::Expr),
+        }
+    }
 }
 
 /// A string, or a list of them.
@@ -111,16 +189,30 @@ impl From<OneOrManyForm> for OneOrMany {
     }
 }
 
-/// Configuration keys that are not numbers of the model.
+/// What one dialect has beside the numbers of the model.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConfigRules {
+    /// Beginnings of tensor names, and what the descriptor has instead. The first
+    /// that fits a name is used, and no other.
+    #[serde(default)]
+    pub rename: Vec<PrefixRule>,
     /// Keys that must be absent, null, or one of these values.
     #[serde(default)]
     pub neutral: BTreeMap<String, Vec<Value>>,
     /// Keys that say nothing about the program; `prefix*` names many.
     #[serde(default)]
     pub ignored: Vec<String>,
+}
+
+/// A beginning of tensor names.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PrefixRule {
+    /// In the source.
+    pub from: String,
+    /// In the descriptor.
+    pub to: String,
 }
 
 /// How many tensors a role has.
@@ -143,24 +235,24 @@ pub struct TensorRole {
     pub role: String,
     /// How many there are.
     pub per: Per,
-    /// Layers that have it.
-    #[serde(default = "every_layer")]
-    pub when: Predicate,
+    /// Whether it may be missing: operands that can be left out then are.
+    #[serde(default)]
+    pub optional: bool,
     /// Canonical shape: `[n]`, or `[out, in]`.
     pub shape: Vec<Expr>,
     /// Encodings in safetensors, in the order they are tried.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "encodings")]
     pub hf: Vec<Encoding>,
     /// Encodings in GGUF.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "encodings")]
     pub gguf: Vec<Encoding>,
     /// A role whose tensor serves for this one where the checkpoint ties them.
     #[serde(default)]
     pub tied_to: Option<String>,
-}
-
-fn every_layer() -> Predicate {
-    Predicate::All
+    /// The key that says whether it does, true or false. Where it has no value,
+    /// the checkpoint ties them by having one tensor for both.
+    #[serde(default)]
+    pub tied_if: Option<String>,
 }
 
 impl TensorRole {
@@ -174,14 +266,14 @@ impl TensorRole {
 }
 
 /// How a source stores a role.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(from = "EncodingForm")]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Encoding {
     /// Name of the source tensor, with `{layer}` and `{expert}`. An expert role whose
     /// name lacks `{expert}` is stacked: experts are the slowest dimension.
     pub name: String,
-    /// Shape of one stored matrix, without the experts' dimension, where it is
-    /// not the role's own.
+    /// Shape of one stored matrix, without the experts' dimension, where it is not the
+    /// role's own. All dimensions but the last are rows.
     pub stored: Option<Vec<Expr>>,
     /// First row of the role in the stored matrix.
     pub first_row: Option<Expr>,
@@ -194,47 +286,40 @@ pub struct Encoding {
     pub rope_pairs_of_heads: Option<Expr>,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum EncodingForm {
-    Name(String),
-    Full(FullEncoding),
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FullEncoding {
-    name: String,
-    stored: Option<Vec<Expr>>,
-    first_row: Option<Expr>,
-    row_step: Option<Expr>,
-    #[serde(default)]
-    transposed: bool,
-    rope_pairs_of_heads: Option<Expr>,
-}
-
-impl From<EncodingForm> for Encoding {
-    fn from(form: EncodingForm) -> Encoding {
-        let full = match form {
-            EncodingForm::Full(full) => full,
-            EncodingForm::Name(name) => FullEncoding {
-                name,
-                stored: None,
-                first_row: None,
-                row_step: None,
-                transposed: false,
-                rope_pairs_of_heads: None,
-            },
-        };
-        Encoding {
-            name: full.name,
-            stored: full.stored,
-            first_row: full.first_row,
-            row_step: full.row_step,
-            transposed: full.transposed,
-            rope_pairs_of_heads: full.rope_pairs_of_heads,
-        }
+impl Encoding {
+    /// Whether it holds all experts of a layer.
+    pub fn is_stacked(&self) -> bool {
+        !self.name.contains("{expert}")
     }
+
+    /// The expressions in it.
+    pub fn sizes(&self) -> impl Iterator<Item = &Expr> {
+        let stored = self.stored.iter().flatten();
+        stored
+            .chain(&self.first_row)
+            .chain(&self.row_step)
+            .chain(&self.rope_pairs_of_heads)
+    }
+}
+
+/// Reads encodings, of which one that needs no more is just its name.
+fn encodings<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<Encoding>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Form {
+        Name(String),
+        Full(Encoding),
+    }
+
+    let forms = Vec::<Form>::deserialize(d)?;
+    let encodings = forms.into_iter().map(|form| match form {
+        Form::Full(encoding) => encoding,
+        Form::Name(name) => Encoding {
+            name,
+            ..Encoding::default()
+        },
+    });
+    Ok(encodings.collect())
 }
 
 /// A tensor that is not needed.
@@ -283,123 +368,6 @@ pub struct Block {
     pub ops: Vec<OpForm>,
 }
 
-/// A real operand.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
-pub enum RealForm {
-    /// Itself.
-    Number(f64),
-    /// The value of a key.
-    Key(String),
-    /// `expression ^ −½`.
-    Rsqrt {
-        /// The expression.
-        rsqrt: Expr,
-    },
-}
-
-/// The divisor of a router's weights.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
-pub enum RenormaliseForm {
-    /// `none` or `sum`.
-    Fixed(FixedRenormalise),
-    /// The sum plus a constant.
-    SumPlus {
-        /// The constant.
-        sum_plus: f64,
-    },
-    /// As a key says.
-    Chosen {
-        /// A key that is true or false.
-        key: String,
-        /// If it is true.
-        yes: Box<RenormaliseForm>,
-        /// If it is false.
-        no: Box<RenormaliseForm>,
-    },
-}
-
-/// A divisor without a parameter.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FixedRenormalise {
-    /// Nothing.
-    None,
-    /// The sum.
-    Sum,
-}
-
-/// An operator of [`estream_schemas::program`], its tensors named by role.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
-#[expect(
-    missing_docs,
-    reason = "the operands are those of estream_schemas::program::Op"
-)]
-pub enum OpForm {
-    Embed {
-        out: String,
-        weight: String,
-        scale: Option<RealForm>,
-    },
-    RmsNorm {
-        input: String,
-        out: String,
-        weight: String,
-        eps: RealForm,
-    },
-    Linear {
-        input: String,
-        out: String,
-        weight: String,
-        bias: Option<String>,
-    },
-    QkNorm {
-        register: String,
-        weight: String,
-        eps: RealForm,
-        heads: Expr,
-        over: NormWidth,
-    },
-    Rope {
-        register: String,
-        heads: Expr,
-        dims: Expr,
-        theta: RealForm,
-        pairing: RopePairing,
-    },
-    Attention {
-        q: String,
-        k: String,
-        v: String,
-        out: String,
-        heads: Expr,
-        kv_heads: Expr,
-        scale: RealForm,
-    },
-    Router {
-        input: String,
-        weight: String,
-        selection_bias: Option<String>,
-        scoring: Scoring,
-        score: ScoreWhen,
-        top_k: Expr,
-        renormalise: RenormaliseForm,
-        scale: Option<RealForm>,
-    },
-    Experts {
-        input: String,
-        out: String,
-    },
-    Add {
-        input: String,
-        out: String,
-        scale: Option<RealForm>,
-    },
-    LmHead {
-        input: String,
-        weight: String,
-        scale: Option<RealForm>,
-    },
+fn every_layer() -> Predicate {
+    Predicate::All
 }

@@ -1,9 +1,8 @@
 //! The little that a descriptor may compute.
 //!
-//! Sizes are integers, keys and `+ - * /` with the usual precedence; `/` must
-//! divide exactly. Layer predicates are `all`, `layer < KEY`, `layer in KEY`,
-//! `(layer + 1) % KEY == 0` and `KEY[layer] == VALUE`. There are no loops, functions
-//! or parentheses, so a descriptor can be read by eye and cannot fail to end.
+//! Sizes are integers, keys, elements of keys (`KEY[layer]`) and `+ - * /` with the
+//! usual precedence; `/` must divide exactly. There are no loops, functions or
+//! parentheses, so a descriptor can be read by eye and cannot fail to end.
 
 use std::fmt;
 
@@ -19,7 +18,7 @@ pub struct ExprError {
     pub why: String,
 }
 
-fn error(text: &str, why: impl Into<String>) -> ExprError {
+pub(super) fn error(text: &str, why: impl Into<String>) -> ExprError {
     ExprError {
         text: text.to_owned(),
         why: why.into(),
@@ -50,6 +49,8 @@ enum Factor {
 enum Atom {
     Number(u64),
     Key(String),
+    /// The element of a list for the layer at hand.
+    Element(String),
 }
 
 impl Expr {
@@ -79,23 +80,35 @@ impl Expr {
 
     /// The keys it names.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
-        let atoms = self.terms.iter().flat_map(|(_, factors)| factors);
-        atoms.filter_map(|(_, atom)| match atom {
-            Atom::Key(key) => Some(key.as_str()),
+        self.atoms().filter_map(|atom| match atom {
+            Atom::Key(key) | Atom::Element(key) => Some(key.as_str()),
             Atom::Number(_) => None,
         })
     }
 
-    /// Its value, given the keys' values.
-    pub fn value(&self, keys: &Keys) -> Result<u64, ExprError> {
+    /// Whether its value depends on the layer.
+    pub fn needs_layer(&self) -> bool {
+        self.atoms().any(|atom| matches!(atom, Atom::Element(_)))
+    }
+
+    fn atoms(&self) -> impl Iterator<Item = &Atom> {
+        let factors = self.terms.iter().flat_map(|(_, factors)| factors);
+        factors.map(|(_, atom)| atom)
+    }
+
+    /// Its value, given the keys' values and, where one is at hand, the layer.
+    pub fn value(&self, keys: &Keys, layer: Option<u64>) -> Result<u64, ExprError> {
         let mut sum = 0u64;
         for (sign, factors) in &self.terms {
             let mut product = 1u64;
             for (op, atom) in factors {
-                let value = match atom {
-                    Atom::Number(value) => *value,
-                    Atom::Key(key) => keys.integer(key).map_err(|why| error(&self.text, why))?,
+                let value = match (atom, layer) {
+                    (Atom::Number(value), _) => Ok(*value),
+                    (Atom::Key(key), _) => keys.integer(key),
+                    (Atom::Element(key), Some(layer)) => keys.integer_of(key, layer),
+                    (Atom::Element(key), None) => Err(format!("{key}[layer] where no layer is")),
                 };
+                let value = value.map_err(|why| error(&self.text, why))?;
                 product = match op {
                     Factor::Times => product.checked_mul(value),
                     Factor::Over if product.checked_rem(value) == Some(0) => {
@@ -123,10 +136,13 @@ impl Expr {
 impl Atom {
     fn parse(text: &str, atom: &str) -> Result<Atom, ExprError> {
         let atom = atom.trim();
+        let list = atom.strip_suffix("[layer]").map(str::trim_end);
         if let Ok(number) = atom.parse() {
             Ok(Atom::Number(number))
         } else if is_key(atom) {
             Ok(Atom::Key(atom.to_owned()))
+        } else if let Some(list) = list.filter(|list| is_key(list)) {
+            Ok(Atom::Element(list.to_owned()))
         } else {
             Err(error(
                 text,
@@ -137,7 +153,7 @@ impl Atom {
 }
 
 /// Whether `text` can name a key: a letter, then letters, digits and underscores.
-fn is_key(text: &str) -> bool {
+pub(super) fn is_key(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_lowercase())
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
@@ -185,88 +201,6 @@ impl<'de> serde::Deserialize<'de> for Expr {
     }
 }
 
-/// Which layers something applies to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Predicate {
-    /// Every layer.
-    All,
-    /// `layer < KEY`.
-    Below(String),
-    /// `layer in KEY`.
-    In(String),
-    /// `(layer + 1) % KEY == 0`.
-    Every(String),
-    /// `KEY[layer] == VALUE`.
-    Is(String, String),
-}
-
-impl Predicate {
-    /// Parses `text`.
-    pub fn parse(text: &str) -> Result<Predicate, ExprError> {
-        let compact: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        let key = |key: &str| {
-            let key = key.trim();
-            is_key(key)
-                .then(|| key.to_owned())
-                .ok_or_else(|| error(text, format!("{key:?} is not a key")))
-        };
-        if compact == "all" {
-            Ok(Predicate::All)
-        } else if let Some(rest) = compact.strip_prefix("layer < ") {
-            Ok(Predicate::Below(key(rest)?))
-        } else if let Some(rest) = compact.strip_prefix("layer in ") {
-            Ok(Predicate::In(key(rest)?))
-        } else if let Some(rest) = compact.strip_prefix("(layer + 1) % ") {
-            let rest = rest.strip_suffix(" == 0");
-            Ok(Predicate::Every(key(
-                rest.ok_or_else(|| error(text, "must end with == 0"))?
-            )?))
-        } else if let Some((list, value)) = compact.split_once("[layer] == ") {
-            Ok(Predicate::Is(
-                key(list)?,
-                value.trim_matches('\'').to_owned(),
-            ))
-        } else {
-            Err(error(
-                text,
-                "is not `all`, `layer < KEY`, `layer in KEY`, `(layer + 1) % KEY == 0` or `KEY[layer] == VALUE`",
-            ))
-        }
-    }
-
-    /// The key it names.
-    pub fn key(&self) -> Option<&str> {
-        match self {
-            Predicate::All => None,
-            Predicate::Below(key)
-            | Predicate::In(key)
-            | Predicate::Every(key)
-            | Predicate::Is(key, _) => Some(key),
-        }
-    }
-
-    /// Whether it holds for `layer`.
-    pub fn holds(&self, keys: &Keys, layer: u64) -> Result<bool, String> {
-        match self {
-            Predicate::All => Ok(true),
-            Predicate::Below(key) => Ok(layer < keys.integer(key)?),
-            Predicate::In(key) => Ok(keys.integers(key)?.contains(&layer)),
-            Predicate::Every(key) => match keys.integer(key)? {
-                0 => Err(format!("{key} is 0")),
-                step => Ok((layer + 1).is_multiple_of(step)),
-            },
-            Predicate::Is(key, value) => Ok(keys.element(key, layer)? == *value),
-        }
-    }
-}
-
-impl<'de> serde::Deserialize<'de> for Predicate {
-    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Predicate, D::Error> {
-        let text = String::deserialize(d)?;
-        Predicate::parse(&text).map_err(serde::de::Error::custom)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -294,7 +228,7 @@ mod tests {
             ("hidden / heads / dense", 64),
         ] {
             assert_eq!(
-                Expr::parse(text).unwrap().value(&keys()),
+                Expr::parse(text).unwrap().value(&keys(), None),
                 Ok(value),
                 "{text}"
             );
@@ -310,7 +244,10 @@ mod tests {
             "1 / 0",
             "list",
         ] {
-            assert!(Expr::parse(text).unwrap().value(&keys()).is_err(), "{text}");
+            assert!(
+                Expr::parse(text).unwrap().value(&keys(), None).is_err(),
+                "{text}"
+            );
         }
         for text in [
             "",
@@ -324,22 +261,24 @@ mod tests {
             assert!(Expr::parse(text).is_err(), "{text}");
         }
         let huge = format!("{0} * {0}", u64::MAX);
-        assert!(Expr::parse(&huge).unwrap().value(&keys()).is_err());
+        assert!(Expr::parse(&huge).unwrap().value(&keys(), None).is_err());
     }
 
     #[test]
-    fn predicates_choose_layers() {
-        let chosen = |text: &str| -> Vec<u64> {
-            let predicate = Predicate::parse(text).unwrap();
-            (0..6)
-                .filter(|&layer| predicate.holds(&keys(), layer).unwrap_or(false))
-                .collect()
-        };
-        assert_eq!(chosen("all"), [0, 1, 2, 3, 4, 5]);
-        assert_eq!(chosen("layer < dense"), [0, 1]);
-        assert_eq!(chosen("layer in list"), [0, 3]);
-        assert_eq!(chosen("(layer + 1) % dense == 0"), [1, 3, 5]);
-        assert_eq!(chosen("kinds[layer] == 'conv'"), [0]);
-        assert!(Predicate::parse("layer > dense").is_err());
+    fn an_element_is_that_of_the_layer_at_hand() {
+        let value = |text: &str, layer| Expr::parse(text).unwrap().value(&keys(), layer);
+        assert_eq!(value("2 * list[layer] + 1", Some(1)), Ok(7));
+        // A number stands for the same number in every layer.
+        assert_eq!(value("dense[layer]", Some(9)), Ok(2));
+        for (text, layer) in [
+            ("list[layer]", None),
+            ("list[layer]", Some(2)),
+            ("kinds[layer]", Some(0)),
+        ] {
+            assert!(value(text, layer).is_err(), "{text}");
+        }
+        for text in ["list[0]", "list[layer", "7[layer]"] {
+            assert!(Expr::parse(text).is_err(), "{text}");
+        }
     }
 }

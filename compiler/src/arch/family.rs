@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use estream_schemas::manifest::SourceFormat;
 use serde_json::Value;
 
-use super::Descriptor;
-use super::keys;
+use super::check::check;
+use super::{Descriptor, keys};
 use crate::ingest::Checkpoint;
+use crate::problem::problem_list;
 
 /// Bytes of a descriptor file.
 const MAX_DESCRIPTOR_BYTES: usize = 1 << 20;
@@ -51,7 +52,7 @@ pub struct Family {
 }
 
 impl Family {
-    /// Parses the text of descriptor file `file`.
+    /// Parses the text of descriptor file `file`, and checks all that needs no checkpoint.
     pub fn parse(file: &str, text: &str) -> Result<Family, ArchError> {
         let error = |why: String| ArchError::Descriptor {
             file: file.to_owned(),
@@ -60,7 +61,11 @@ impl Family {
         if text.len() > MAX_DESCRIPTOR_BYTES {
             return Err(error(format!("more than {MAX_DESCRIPTOR_BYTES} bytes")));
         }
-        let descriptor = toml::from_str(text).map_err(|e| error(e.to_string()))?;
+        let descriptor: Descriptor = toml::from_str(text).map_err(|e| error(e.to_string()))?;
+        let problems = check(&descriptor);
+        if !problems.is_empty() {
+            return Err(error(problem_list(&problems)));
+        }
         Ok(Family {
             descriptor,
             text: text.to_owned(),

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use estream_schemas::manifest::SourceFormat;
 use serde_json::Value;
 
-use super::descriptor::{Descriptor, KeySource};
+use super::descriptor::{DefaultForm, Descriptor, KeySource};
 use crate::ingest::Config;
+use crate::problem::Problems;
 
 /// The values of a descriptor's keys for one checkpoint.
 #[derive(Clone, Debug, Default)]
@@ -19,28 +20,29 @@ impl Keys {
     ///
     /// A key that the configuration does not state takes its default, or stays
     /// unresolved until somebody needs it. Problems go to `problems`.
-    pub fn resolve(descriptor: &Descriptor, config: &Config, problems: &mut Vec<String>) -> Keys {
+    pub(crate) fn resolve(
+        descriptor: &Descriptor,
+        config: &Config,
+        problems: &mut Problems,
+    ) -> Keys {
         let mut keys = Keys::default();
         for key in &descriptor.key {
             let stated = spellings(key, config)
                 .into_iter()
                 .find_map(|name| config.get(&name).filter(|value| !value.is_null()));
-            let value = match (stated, &key.default) {
-                (Some(value), _) => Some(value.clone()),
-                (None, Some(Value::String(text))) => {
-                    match super::Expr::parse(text).and_then(|default| default.value(&keys)) {
-                        Ok(value) => Some(Value::from(value)),
-                        Err(error) => {
-                            problems.push(format!("key {:?} has no value: {error}", key.name));
-                            None
-                        }
-                    }
-                }
-                (None, Some(default)) => Some(default.clone()),
-                (None, None) => None,
+            let value = match (stated, key.default_in(config.format)) {
+                (Some(stated), _) => read(key, config.format, stated).map(Some),
+                (None, Some(DefaultForm::Expr(default))) => match default.value(&keys, None) {
+                    Ok(value) => Ok(Some(Value::from(value))),
+                    Err(error) => Err(format!("has no value: {error}")),
+                },
+                (None, Some(DefaultForm::Value(default))) => Ok(Some(default.clone())),
+                (None, None) => Ok(None),
             };
-            if let Some(value) = value {
-                keys.values.insert(key.name.clone(), value);
+            match value {
+                Ok(Some(value)) => keys.set(&key.name, value),
+                Ok(None) => {}
+                Err(why) => problems.push(format!("key {:?} {why}", key.name)),
             }
         }
         keys
@@ -62,9 +64,9 @@ impl Keys {
         self.values.contains_key(key)
     }
 
-    /// Sets a key that follows from the tensors rather than from the configuration.
-    pub fn set(&mut self, key: &str, value: u64) {
-        self.values.insert(key.to_owned(), Value::from(value));
+    /// Gives `key` a value.
+    pub fn set(&mut self, key: &str, value: impl Into<Value>) {
+        self.values.insert(key.to_owned(), value.into());
     }
 
     fn value(&self, key: &str) -> Result<&Value, String> {
@@ -105,18 +107,86 @@ impl Keys {
             .ok_or_else(|| format!("key {key:?} is {value}, not a list of whole numbers"))
     }
 
-    /// Element `layer` of the list `key`, as text.
-    pub fn element(&self, key: &str, layer: u64) -> Result<String, String> {
+    /// `key` for `layer`, as text.
+    pub fn text_of(&self, key: &str, layer: u64) -> Result<String, String> {
+        self.element(key, layer).map(text)
+    }
+
+    /// `key` for `layer`, as a whole number.
+    pub fn integer_of(&self, key: &str, layer: u64) -> Result<u64, String> {
+        let value = self.element(key, layer)?;
+        integer(value)
+            .ok_or_else(|| format!("key {key:?} is {value} for layer {layer}, not a whole number"))
+    }
+
+    /// The element of a list for `layer`. What is not a list has one value for all layers.
+    fn element(&self, key: &str, layer: u64) -> Result<&Value, String> {
         let value = self.value(key)?;
-        let element = usize::try_from(layer)
-            .ok()
-            .and_then(|layer| value.as_array()?.get(layer));
-        match element {
-            Some(Value::String(text)) => Ok(text.clone()),
-            Some(other) => Ok(other.to_string()),
-            None => Err(format!("key {key:?} has no element for layer {layer}")),
+        let Some(list) = value.as_array() else {
+            return Ok(value);
+        };
+        let element = usize::try_from(layer).ok().and_then(|at| list.get(at));
+        element.ok_or_else(|| format!("key {key:?} has no element for layer {layer}"))
+    }
+}
+
+/// What a value is compared by: a string without its quotes, anything else as JSON.
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// What `key` makes of the value that a configuration states.
+fn read(key: &KeySource, format: SourceFormat, stated: &Value) -> Result<Value, String> {
+    let (factor, words) = key.reading(format);
+    let mut value = match stated {
+        Value::Array(list) if key.nonzero => one_nonzero(list)?,
+        value => value,
+    }
+    .clone();
+    if let Some(factor) = factor {
+        let number = value.as_f64().map(|number| number * factor);
+        value = number
+            .and_then(serde_json::Number::from_f64)
+            .map(Value::Number)
+            .ok_or_else(|| format!("is {value}, not a number to multiply by {factor}"))?;
+    }
+    match value {
+        value if words.is_empty() => Ok(value),
+        Value::Array(list) => list.iter().map(|value| word(value, words)).collect(),
+        value => word(&value, words),
+    }
+}
+
+/// The value that all elements of `list` have that are not 0.
+fn one_nonzero(list: &[Value]) -> Result<&Value, String> {
+    let mut found: Vec<&Value> = Vec::new();
+    for value in list {
+        if value.as_f64() != Some(0.0) && !found.contains(&value) {
+            found.push(value);
         }
     }
+    match found[..] {
+        [value] => Ok(value),
+        [] => Err("is a list without an element that is not 0".to_owned()),
+        _ => {
+            let values: Vec<String> = found.iter().map(ToString::to_string).collect();
+            Err(format!(
+                "must be the same in every layer that has it, and is {}",
+                values.join(" and ")
+            ))
+        }
+    }
+}
+
+fn word(value: &Value, words: &BTreeMap<String, String>) -> Result<Value, String> {
+    let word = words.get(&text(value)).or_else(|| words.get("*"));
+    word.map(|word| Value::from(word.as_str())).ok_or_else(|| {
+        let known: Vec<&str> = words.keys().map(String::as_str).collect();
+        format!("is {value}, which is none of {}", known.join(", "))
+    })
 }
 
 fn integer(value: &Value) -> Option<u64> {
@@ -158,9 +228,7 @@ pub(super) fn audit(descriptor: &Descriptor, config: &Config) -> (Vec<String>, V
     for (name, allowed) in &rules.neutral {
         let name = expand(name);
         if let Some(value) = config.get(&name).filter(|value| !value.is_null())
-            && !allowed.iter().any(|allowed| {
-                serde_json::to_value(allowed).is_ok_and(|allowed| same(&allowed, value))
-            })
+            && !allowed.iter().any(|allowed| same(allowed, value))
         {
             let allowed: Vec<String> = allowed.iter().map(ToString::to_string).collect();
             problems.push(format!(

@@ -1,14 +1,22 @@
 //! Family descriptors: what estream knows about model families, as data.
 
+mod check;
 mod descriptor;
 mod expr;
 mod family;
 mod keys;
+mod op;
+mod predicate;
 
 pub use descriptor::{
-    Block, ConfigRules, Descriptor, DropRule, Encoding, FixedRenormalise, KeySource, Match,
-    OneOrMany, OpForm, Per, ProgramForm, RealForm, RenormaliseForm, TensorRole,
+    Block, ConfigRules, DefaultForm, Descriptor, DropRule, Encoding, KeySource, Match, OneOrMany,
+    Per, PrefixRule, ProgramForm, TensorRole, Words,
 };
-pub use expr::{Expr, ExprError, Predicate};
+pub use expr::{Expr, ExprError};
 pub use family::{ArchError, Family};
 pub use keys::Keys;
+pub use op::{
+    ChosenRenormalise, EXPERT_ROLES, FixedRenormalise, OpForm, Operand, Product, RealForm,
+    RenormaliseForm, SumPlus,
+};
+pub use predicate::Predicate;

@@ -8,7 +8,8 @@ use estream_schemas::exit::Exit;
 use crate::arch::ArchError;
 use crate::ingest::IngestError;
 use crate::layout::LayoutError;
-use crate::lower::{LowerError, problem_list};
+use crate::lower::LowerError;
+use crate::problem::problem_list;
 use crate::quant::QuantError;
 use crate::recipe::RecipeError;
 

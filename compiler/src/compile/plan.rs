@@ -9,6 +9,7 @@ use super::{CompileError, Compiled, Experts, Options, Resident};
 use crate::arch::Family;
 use crate::ingest::Checkpoint;
 use crate::lower::{ExpertWeights, Lowered, ResidentWeight, View, lower};
+use crate::quant::{can_decode, can_encode};
 use crate::recipe::{Choice, Fit, Place, Recipe};
 
 impl<'a> Compiled<'a> {
@@ -140,9 +141,11 @@ impl Planner<'_> {
         for ((role, views), cols) in roles.iter().zip(&views).zip([hidden, hidden, ff]) {
             let name = format!("layers.{layer}.{role}");
             let first = views.first()?;
-            self.one_class(&name, views, first)?;
-            layouts.push(self.layout(Place::Expert, role, &name, first, cols)?);
+            if self.one_class(&name, views, first).is_some() {
+                layouts.extend(self.layout(Place::Expert, role, &name, first, cols));
+            }
         }
+        // One that is missing is a problem by now.
         Some(Experts {
             layer,
             experts,
@@ -212,6 +215,14 @@ impl Planner<'_> {
         match choice {
             Choice::Keep => Ok(stored),
             Choice::As(dtype) if dtype == stored => Ok(dtype),
+            Choice::As(dtype) if !can_encode(dtype) => Err(format!(
+                "the recipe wants {dtype}, which is only kept where the source has it; weights can be made {}",
+                list(DType::all().filter(|dtype| can_encode(*dtype)))
+            )),
+            Choice::As(dtype) if !can_decode(stored) => Err(format!(
+                "it is {stored}, which cannot be read to be made {dtype}; use --recipe keep, or a source in {}",
+                list(DType::all().filter(|dtype| can_decode(*dtype)))
+            )),
             Choice::As(dtype) if !stored.is_quantised() || self.options.requantize => Ok(dtype),
             Choice::As(dtype) => Err(format!(
                 "it is {stored} and the recipe wants {dtype}: a quantised weight is moved, not quantised again, \
@@ -227,4 +238,9 @@ impl Planner<'_> {
     fn problem(&mut self, problem: String) {
         self.problems.push(problem);
     }
+}
+
+fn list(types: impl Iterator<Item = DType>) -> String {
+    let names: Vec<&str> = types.map(DType::name).collect();
+    names.join(", ")
 }

@@ -3,20 +3,27 @@
 //! Lowering looks at names, shapes and configuration alone. It reports everything
 //! that is wrong at once, and gives every source tensor a fate.
 
+mod choose;
+mod names;
 mod program;
 mod resolve;
 mod tie;
 mod view;
+mod window;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use estream_schemas::limits::{MAX_EXPERTS, MAX_LAYERS};
 use estream_schemas::manifest::{LedgerEntry, Model};
 use estream_schemas::program::Program;
 
-use crate::arch::{Descriptor, ExprError, Family, Keys, Per, TensorRole};
+use crate::arch::{Descriptor, EXPERT_ROLES, ExprError, Family, Keys, OpForm, Per, TensorRole};
 use crate::ingest::{Checkpoint, IngestError, Notice};
-use resolve::Resolver;
+use crate::problem::{Problems, problem_list};
+use choose::Chosen;
+use names::Names;
+use resolve::{Resolver, Wanted};
 pub use view::View;
 
 /// A program, and where each of its weights is in the source.
@@ -85,17 +92,6 @@ pub enum LowerError {
     Ingest(#[from] IngestError),
 }
 
-/// A count and one line each, for an error message.
-pub(crate) fn problem_list(problems: &[String]) -> String {
-    let things = match problems.len() {
-        1 => "one thing is wrong",
-        count => &format!("{count} things are wrong"),
-    };
-    problems
-        .iter()
-        .fold(things.to_owned(), |list, problem| list + "\n  - " + problem)
-}
-
 /// Lowers `checkpoint` as a member of `family`.
 pub fn lower(checkpoint: &Checkpoint, family: &Family) -> Result<Lowered, LowerError> {
     let descriptor = &family.descriptor;
@@ -104,23 +100,19 @@ pub fn lower(checkpoint: &Checkpoint, family: &Family) -> Result<Lowered, LowerE
         family: descriptor.family.clone(),
         problems,
     };
-    let mut problems = Vec::new();
+    let mut problems = Problems::default();
+    let names = Names::new(checkpoint, descriptor, &mut problems);
     let mut keys = Keys::resolve(descriptor, &checkpoint.config, &mut problems);
-    rows_of_tensors(checkpoint, descriptor, &mut keys);
+    rows_of_tensors(checkpoint, descriptor, &names, &mut keys);
     let (not_neutral, surprises) = family.audit(checkpoint);
     problems.extend(not_neutral);
-    let layers = bounded(descriptor.program.layers.value(&keys), "layers", MAX_LAYERS);
-    let experts = bounded(
-        descriptor.program.experts.value(&keys),
-        "experts",
-        MAX_EXPERTS,
-    );
-    // Without these two nothing else can be looked for.
-    let (layers, experts) = match (layers, experts) {
-        (Ok(layers), Ok(experts)) => (layers, experts),
-        (layers, experts) => {
-            problems.extend(layers.err().into_iter().chain(experts.err()));
-            return Err(refuse(problems));
+    let layers = descriptor.program.layers.value(&keys, None);
+    let layers = match bounded(layers, "layers", MAX_LAYERS) {
+        Ok(layers) => layers,
+        // Without their number nothing else can be looked for.
+        Err(problem) => {
+            problems.push(problem);
+            return Err(refuse(problems.into_list()));
         }
     };
     let mut notices = checkpoint.notices.clone();
@@ -131,52 +123,39 @@ pub fn lower(checkpoint: &Checkpoint, family: &Family) -> Result<Lowered, LowerE
         ))
     }));
 
-    let mut resolver = Resolver::new(checkpoint, descriptor, &keys);
-    resolver.problems(problems);
+    let chosen = Chosen::new(descriptor, &keys, &names, layers, &mut problems);
+    let mut resolver = Resolver::new(checkpoint, descriptor, &keys, &names, problems);
     let tie = tie::find(checkpoint, descriptor, &keys, &mut resolver, &mut notices)?;
-    let spared = tie.as_ref().map(|tie| tie.spared.role.as_str());
     let mut resident = Vec::new();
-    for role in descriptor
-        .tensor
-        .iter()
-        .filter(|role| role.per == Per::Model)
-    {
+    let of_model = chosen.roles();
+    for role in roles(descriptor, Per::Model, &of_model) {
         let present = match &tie {
+            Some(tie) if tie.spared.role == role.role => continue,
             Some(tie) if tie.stored.role == role.role => tie.present,
             _ => role,
         };
-        if spared != Some(&role.role) {
-            resident.extend(resident_weight(&mut resolver, role, present, None));
-        }
+        resident.extend(resident_weight(&mut resolver, role, present, None));
     }
-    let mut expert_layers = Vec::new();
-    for layer in 0..layers {
-        let mut roles: Vec<&TensorRole> = Vec::new();
-        for role in &descriptor.tensor {
-            match role.when.holds(&keys, layer) {
-                Ok(true) => roles.push(role),
-                Ok(false) => {}
-                Err(problem) => resolver.problem(problem),
-            }
-        }
-        for role in roles.iter().filter(|role| role.per == Per::Layer) {
+    let mut experts = Vec::new();
+    for (layer, ops) in (0..).zip(&chosen.layers) {
+        let named = ops.iter().flat_map(OpForm::roles).collect();
+        for role in roles(descriptor, Per::Layer, &named) {
             resident.extend(resident_weight(&mut resolver, role, role, Some(layer)));
         }
-        expert_layers.extend(expert_weights(&mut resolver, &roles, layer, experts));
+        if EXPERT_ROLES.iter().all(|role| named.contains(role)) {
+            experts.extend(expert_weights(&mut resolver, descriptor, &keys, layer));
+        }
     }
-    let mut problems = Vec::new();
     let name = |role: &str, layer: Option<u64>| match &tie {
         Some(tie) if tie.spared.role == role => tie.stored.role.clone(),
         _ => {
-            let per_model = |tensor: &TensorRole| tensor.role == role && tensor.per == Per::Model;
-            let layer = layer.filter(|_| !descriptor.tensor.iter().any(per_model));
-            tensor_name(role, layer)
+            let per = descriptor.role(role).map(|role| role.per);
+            tensor_name(role, layer.filter(|_| per != Some(Per::Model)))
         }
     };
-    let program = program::program(descriptor, &keys, &name, &mut problems);
-    resolver.problems(problems);
+    let program = program::program(descriptor, &keys, &chosen, &name, &mut resolver.problems);
     let ledger = resolver.finish().map_err(refuse)?;
-    let expert_elements: u64 = expert_layers
+    let expert_elements: u64 = experts
         .iter()
         .flat_map(|layer| layer.gate.iter().chain(&layer.up).chain(&layer.down))
         .map(View::elements)
@@ -189,31 +168,42 @@ pub fn lower(checkpoint: &Checkpoint, family: &Family) -> Result<Lowered, LowerE
         },
         program,
         resident,
-        experts: expert_layers,
+        experts,
         ledger,
         notices,
     })
 }
 
+/// The `named` roles that have one tensor `per` something, in the descriptor's order.
+fn roles<'a>(
+    descriptor: &'a Descriptor,
+    per: Per,
+    named: &BTreeSet<&str>,
+) -> impl Iterator<Item = &'a TensorRole> {
+    let roles = descriptor.tensor.iter();
+    roles.filter(move |role| role.per == per && named.contains(role.role.as_str()))
+}
+
 /// Keys that no configuration states and a tensor's shape tells.
-fn rows_of_tensors(checkpoint: &Checkpoint, descriptor: &Descriptor, keys: &mut Keys) {
-    let unknown: Vec<(String, u64)> = {
-        let finder = Resolver::new(checkpoint, descriptor, keys);
-        let rows = |role: &String| {
-            let role = descriptor
-                .tensor
-                .iter()
-                .find(|tensor| tensor.role == *role)?;
-            let (tensor, _) = finder.find(role, 0, 0)?;
-            checkpoint.tensors[tensor].shape.first().copied()
+fn rows_of_tensors(
+    checkpoint: &Checkpoint,
+    descriptor: &Descriptor,
+    names: &Names<'_>,
+    keys: &mut Keys,
+) {
+    for key in &descriptor.key {
+        let Some(role) = key.rows_of.as_deref().filter(|_| !keys.has(&key.name)) else {
+            continue;
         };
-        let missing = descriptor.key.iter().filter(|key| !keys.has(&key.name));
-        missing
-            .filter_map(|key| Some((key.name.clone(), key.rows_of.as_ref().and_then(rows)?)))
-            .collect()
-    };
-    for (key, rows) in unknown {
-        keys.set(&key, rows);
+        // A tied table may be there under the name of the other role only.
+        let serves =
+            |other: &&TensorRole| other.role == role || other.tied_to.as_deref() == Some(role);
+        let mut roles = descriptor.tensor.iter().filter(serves);
+        if let Some((tensor, _)) = roles.find_map(|role| names.find(role, 0, 0))
+            && let Some(rows) = checkpoint.tensors[tensor].shape.first()
+        {
+            keys.set(&key.name, *rows);
+        }
     }
 }
 
@@ -225,16 +215,20 @@ fn bounded(value: Result<u64, ExprError>, what: &str, max: u64) -> Result<u64, S
     }
 }
 
-fn resident_weight<'a>(
-    resolver: &mut Resolver<'a>,
-    role: &'a TensorRole,
-    present: &'a TensorRole,
+fn resident_weight(
+    resolver: &mut Resolver<'_>,
+    role: &TensorRole,
+    present: &TensorRole,
     layer: Option<u64>,
 ) -> Option<ResidentWeight> {
     let name = tensor_name(&role.role, layer);
-    let view = resolver.weight(present, layer.unwrap_or(0), &name)?;
+    let view = resolver.weight(Wanted {
+        role: present,
+        layer,
+        name: &name,
+    })?;
     let shape = match role.shape.len() {
-        1 => vec![view.cols],
+        1 => vec![view.elements()],
         _ => vec![view.rows, view.cols],
     };
     Some(ResidentWeight {
@@ -245,19 +239,29 @@ fn resident_weight<'a>(
     })
 }
 
-fn expert_weights<'a>(
-    resolver: &mut Resolver<'a>,
-    roles: &[&'a TensorRole],
+fn expert_weights(
+    resolver: &mut Resolver<'_>,
+    descriptor: &Descriptor,
+    keys: &Keys,
     layer: u64,
-    experts: u64,
 ) -> Option<ExpertWeights> {
-    let mut of = |name: &str| {
-        let role = roles
-            .iter()
-            .find(|role| role.role == name && role.per == Per::Expert)?;
-        Some(resolver.expert_weights(role, layer, experts))
+    let experts = descriptor.program.experts.value(keys, Some(layer));
+    let experts = match bounded(experts, "experts", MAX_EXPERTS) {
+        Ok(experts) => experts,
+        Err(problem) => {
+            resolver.problems.push(problem);
+            return None;
+        }
     };
-    let (gate, up, down) = (of("expert_gate")?, of("expert_up")?, of("expert_down")?);
+    let [gate, up, down] = EXPERT_ROLES.map(|role| {
+        let name = tensor_name(role, Some(layer));
+        let wanted = descriptor.role(role).map(|role| Wanted {
+            role,
+            layer: Some(layer),
+            name: &name,
+        });
+        wanted.map_or_else(Vec::new, |wanted| resolver.expert_weights(wanted, experts))
+    });
     // Incomplete lists are problems already, so nothing is built from them.
     let (ff, hidden) = gate.first().map_or((0, 0), |gate| (gate.rows, gate.cols));
     Some(ExpertWeights {

@@ -1,21 +1,22 @@
 //! From a family's program form to the program of one checkpoint.
 
-use std::collections::BTreeMap;
-
 use estream_schemas::program::{Op, Program, RegisterSpec, Renormalise, RouterForm};
 use estream_schemas::real::Real;
 
+use super::choose::Chosen;
 use crate::arch::{
-    Block, Descriptor, Expr, FixedRenormalise, Keys, OpForm, RealForm, RenormaliseForm,
+    Descriptor, Expr, FixedRenormalise, Keys, OpForm, Product, RealForm, RenormaliseForm,
 };
+use crate::problem::Problems;
 
-/// Spells out `descriptor`'s program for these keys. `tensor` names the resident
+/// Spells out the `chosen` operators for these keys. `tensor` names the resident
 /// tensor of a role, for a layer or for the model. Problems go to `problems`.
 pub(super) fn program(
     descriptor: &Descriptor,
     keys: &Keys,
+    chosen: &Chosen,
     tensor: &dyn Fn(&str, Option<u64>) -> String,
-    problems: &mut Vec<String>,
+    problems: &mut Problems,
 ) -> Program {
     let form = &descriptor.program;
     let mut lowering = Lowering {
@@ -31,20 +32,14 @@ pub(super) fn program(
     let registers = registers.collect();
     let vocab = lowering.size(&form.vocab);
     let context = lowering.size(&form.context);
-    let layer_count = lowering.size(&form.layers);
-    let prologue = lowering.ops(&form.prologue);
-    let layers = (0..layer_count)
-        .map(|layer| {
-            lowering.layer = Some(layer);
-            let blocks = lowering.blocks(&form.block, layer);
-            blocks
-                .iter()
-                .flat_map(|block| lowering.ops(&block.ops))
-                .collect()
-        })
-        .collect();
+    let prologue = lowering.ops(&chosen.prologue);
+    let layers = (0..).zip(&chosen.layers).map(|(layer, ops)| {
+        lowering.layer = Some(layer);
+        lowering.ops(ops)
+    });
+    let layers = layers.collect();
     lowering.layer = None;
-    let epilogue = lowering.ops(&form.epilogue);
+    let epilogue = lowering.ops(&chosen.epilogue);
     Program {
         vocab,
         context,
@@ -59,54 +54,31 @@ struct Lowering<'a> {
     keys: &'a Keys,
     tensor: &'a dyn Fn(&str, Option<u64>) -> String,
     layer: Option<u64>,
-    problems: &'a mut Vec<String>,
+    problems: &'a mut Problems,
 }
 
 impl Lowering<'_> {
-    /// The blocks of `layer`: of each name, the first whose predicate holds.
-    fn blocks<'b>(&mut self, blocks: &'b [Block], layer: u64) -> Vec<&'b Block> {
-        let mut names: Vec<&str> = Vec::new();
-        let mut chosen: BTreeMap<&str, &Block> = BTreeMap::new();
-        for block in blocks {
-            if !names.contains(&block.name.as_str()) {
-                names.push(&block.name);
-            }
-            match block.when.holds(self.keys, layer) {
-                Ok(true) => {
-                    chosen.entry(&block.name).or_insert(block);
-                }
-                Ok(false) => {}
-                Err(problem) => self.problems.push(problem),
-            }
-        }
-        names
-            .iter()
-            .filter_map(|name| chosen.get(name).copied())
-            .collect()
-    }
-
-    fn or_problem<T, E: ToString>(&mut self, value: Result<T, E>, otherwise: T) -> T {
-        value.unwrap_or_else(|problem| {
-            self.problems.push(problem.to_string());
-            otherwise
-        })
-    }
-
     fn size(&mut self, expr: &Expr) -> u64 {
-        let value = expr.value(self.keys);
-        self.or_problem(value, 0)
+        self.problems.or(expr.value(self.keys, self.layer), 0)
     }
 
     fn real(&mut self, form: &RealForm) -> Real {
         let value = match form {
             RealForm::Number(value) => Ok(*value),
             RealForm::Key(key) => self.keys.real(key),
-            RealForm::Rsqrt { rsqrt } => Ok(1.0 / (self.size(rsqrt) as f64).sqrt()),
+            RealForm::Product(product) => self.product(product),
         };
-        let value = self.or_problem(value, 0.0);
+        let value = self.problems.or(value, 0.0);
         #[expect(clippy::cast_possible_truncation, reason = "programs compute in f32")]
         let real = Real::new(value as f32);
-        self.or_problem(real, Real::ZERO)
+        self.problems.or(real, Real::ZERO)
+    }
+
+    fn product(&mut self, product: &Product) -> Result<f64, String> {
+        let of = |key: &Option<String>| key.as_ref().map_or(Ok(1.0), |key| self.keys.real(key));
+        let ratio = of(&product.times)? / of(&product.over)?;
+        let root = product.rsqrt.as_ref().map_or(1, |expr| self.size(expr));
+        Ok(ratio / (root as f64).sqrt())
     }
 
     fn scale(&mut self, form: &Option<RealForm>) -> Real {
@@ -117,14 +89,14 @@ impl Lowering<'_> {
         match form {
             RenormaliseForm::Fixed(FixedRenormalise::None) => Renormalise::None,
             RenormaliseForm::Fixed(FixedRenormalise::Sum) => Renormalise::Sum,
-            RenormaliseForm::SumPlus { sum_plus } => {
-                Renormalise::SumPlus(self.real(&RealForm::Number(*sum_plus)))
+            RenormaliseForm::SumPlus(plus) => {
+                Renormalise::SumPlus(self.real(&RealForm::Number(plus.sum_plus)))
             }
-            RenormaliseForm::Chosen { key, yes, no } => {
-                let chosen = self.keys.boolean(key);
-                match self.or_problem(chosen, false) {
-                    true => self.renormalise(yes),
-                    false => self.renormalise(no),
+            RenormaliseForm::Chosen(chosen) => {
+                let yes = self.keys.boolean(&chosen.key);
+                match self.problems.or(yes, false) {
+                    true => self.renormalise(&chosen.yes),
+                    false => self.renormalise(&chosen.no),
                 }
             }
         }

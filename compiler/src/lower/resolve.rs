@@ -4,53 +4,36 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use estream_schemas::manifest::{Fate, LedgerEntry};
 
+use super::names::{Names, spell};
 use super::view::View;
-use crate::arch::{Descriptor, Encoding, Expr, Keys, Per, TensorRole};
+use super::window::{Sizes, window};
+use crate::arch::{Descriptor, Encoding, Keys, TensorRole};
 use crate::ingest::{Checkpoint, SourceTensor};
+use crate::problem::Problems;
 
 /// Weights found, and what is wrong with those that were not.
 pub(super) struct Resolver<'a> {
     checkpoint: &'a Checkpoint,
     descriptor: &'a Descriptor,
     keys: &'a Keys,
-    /// By source tensor: the weights it holds, and how many of its elements they are.
-    uses: BTreeMap<usize, Use>,
+    names: &'a Names<'a>,
+    /// By source tensor: the weights it holds.
+    uses: BTreeMap<usize, Vec<(String, View)>>,
+    /// By source tensor: the one that is used instead of it.
     aliases: BTreeMap<usize, String>,
-    problems: Problems,
+    /// Source tensors that a problem names already.
+    faulty: BTreeSet<usize>,
+    pub(super) problems: Problems,
 }
 
-/// Everything that is wrong, each thing once.
-#[derive(Debug, Default)]
-pub(super) struct Problems {
-    list: Vec<String>,
-    seen: BTreeSet<String>,
-    omitted_count: usize,
-}
-
-/// A configuration can claim any number of experts; nobody reads more lines than this.
-const MAX_PROBLEMS: usize = 4096;
-
-impl Problems {
-    pub(super) fn push(&mut self, problem: String) {
-        if self.list.len() == MAX_PROBLEMS {
-            self.omitted_count += 1;
-        } else if self.seen.insert(problem.clone()) {
-            self.list.push(problem);
-        }
-    }
-
-    pub(super) fn into_list(mut self) -> Vec<String> {
-        if self.omitted_count > 0 {
-            self.list.push(format!("and {} more", self.omitted_count));
-        }
-        self.list
-    }
-}
-
-#[derive(Default)]
-struct Use {
-    names: Vec<String>,
-    elements: u64,
+/// Which weight is being looked for.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub(super) role: &'a TensorRole,
+    /// Its layer; a weight of the model has none.
+    pub(super) layer: Option<u64>,
+    /// Its name in the bundle; of an expert's, without the expert.
+    pub(super) name: &'a str,
 }
 
 impl<'a> Resolver<'a> {
@@ -58,86 +41,55 @@ impl<'a> Resolver<'a> {
         checkpoint: &'a Checkpoint,
         descriptor: &'a Descriptor,
         keys: &'a Keys,
+        names: &'a Names<'a>,
+        problems: Problems,
     ) -> Self {
         Resolver {
             checkpoint,
             descriptor,
             keys,
+            names,
             uses: BTreeMap::new(),
             aliases: BTreeMap::new(),
-            problems: Problems::default(),
+            faulty: BTreeSet::new(),
+            problems,
         }
     }
 
-    /// The value of `expr`; a problem if it has none.
-    pub(super) fn size(&mut self, expr: &Expr) -> u64 {
-        expr.value(self.keys).unwrap_or_else(|error| {
-            self.problem(error.to_string());
-            0
-        })
+    /// The source tensor of a weight of the model.
+    pub(super) fn find(&self, role: &TensorRole) -> Option<usize> {
+        self.names.find(role, 0, 0).map(|(tensor, _)| tensor)
     }
 
-    pub(super) fn problem(&mut self, problem: String) {
-        self.problems.push(problem);
-    }
-
-    pub(super) fn problems(&mut self, problems: impl IntoIterator<Item = String>) {
-        problems
-            .into_iter()
-            .for_each(|problem| self.problem(problem));
-    }
-
-    /// The source tensor of `role`, if one of its encodings names one that exists.
-    pub(super) fn find(
-        &self,
-        role: &'a TensorRole,
-        layer: u64,
-        expert: u64,
-    ) -> Option<(usize, &'a Encoding)> {
-        let encodings = role.encodings(self.checkpoint.format);
-        encodings.iter().find_map(|encoding| {
-            let name = spell(&encoding.name, layer, expert);
-            Some((self.index(&name)?, encoding))
-        })
-    }
-
-    fn index(&self, name: &str) -> Option<usize> {
-        let tensors = &self.checkpoint.tensors;
-        tensors
-            .binary_search_by(|tensor| tensor.name.as_str().cmp(name))
-            .ok()
-    }
-
-    /// The weight `role` of `layer`, which the bundle calls `name`.
-    pub(super) fn weight(&mut self, role: &'a TensorRole, layer: u64, name: &str) -> Option<View> {
-        match self.find(role, layer, 0) {
-            Some((tensor, encoding)) => self.view(role, tensor, encoding, 0, 1, name),
+    /// A weight outside experts.
+    pub(super) fn weight(&mut self, wanted: Wanted<'_>) -> Option<View> {
+        let layer = wanted.layer.unwrap_or(0);
+        match self.names.find(wanted.role, layer, 0) {
+            Some((tensor, encoding)) => self.view(wanted, wanted.name, tensor, encoding, None),
             None => {
-                self.missing(role, layer, None);
+                self.missing(wanted, 0);
                 None
             }
         }
     }
 
-    /// The weights `role` of all `experts` experts of `layer`, by expert.
-    pub(super) fn expert_weights(
-        &mut self,
-        role: &'a TensorRole,
-        layer: u64,
-        experts: u64,
-    ) -> Vec<View> {
+    /// A weight of all `experts` experts of a layer, by expert.
+    pub(super) fn expert_weights(&mut self, wanted: Wanted<'_>, experts: u64) -> Vec<View> {
+        let layer = wanted.layer.unwrap_or(0);
         let mut views = Vec::new();
         for expert in 0..experts {
-            let Some((tensor, encoding)) = self.find(role, layer, expert) else {
-                self.missing(role, layer, Some(expert));
+            let Some((tensor, encoding)) = self.names.find(wanted.role, layer, expert) else {
+                self.missing(wanted, expert);
                 continue;
             };
-            let stacked = !encoding.name.contains("{expert}");
-            let whole = format!("layers.{layer}.{}", role.role);
-            let view = match stacked {
-                true => self.view(role, tensor, encoding, expert, experts, &whole),
-                false => self.view(role, tensor, encoding, 0, 1, &format!("{whole}.{expert}")),
+            let name = format!("{}.{expert}", wanted.name);
+            let stacked = encoding.is_stacked();
+            let (name, place) = match stacked {
+                true => (wanted.name, Some((expert, experts))),
+                false => (name.as_str(), None),
             };
+            let view = self.view(wanted, name, tensor, encoding, place);
+            // What is wrong with one of a stack is wrong with all.
             if view.is_none() && stacked {
                 break;
             }
@@ -146,122 +98,50 @@ impl<'a> Resolver<'a> {
         views
     }
 
-    fn missing(&mut self, role: &TensorRole, layer: u64, expert: Option<u64>) {
-        let encodings = role.encodings(self.checkpoint.format);
+    fn missing(&mut self, wanted: Wanted<'_>, expert: u64) {
+        let encodings = wanted.role.encodings(self.checkpoint.format);
         let names: Vec<String> = encodings
             .iter()
-            .map(|encoding| format!("{:?}", spell(&encoding.name, layer, expert.unwrap_or(0))))
+            .map(|encoding| {
+                let layer = wanted.layer.unwrap_or(0);
+                format!("{:?}", spell(&encoding.name, layer, expert))
+            })
             .collect();
-        self.problem(match names.is_empty() {
-            true => format!("no {} in this file format", role.role),
-            false => format!("missing: {} ({})", names.join(" or "), role.role),
+        let role = &wanted.role.role;
+        self.problems.push(match names.is_empty() {
+            true => format!("missing: {role} has no name in this file format"),
+            false => format!("missing: {} ({role})", names.join(" or ")),
         });
     }
 
-    /// The view of matrix `index` of `count` in `tensor`, after its shape was checked.
+    /// The view of a weight in `tensor`, which may be one matrix of a stack (index and
+    /// count), after its shape was checked.
     fn view(
         &mut self,
-        role: &TensorRole,
+        wanted: Wanted<'_>,
+        name: &str,
         tensor: usize,
         encoding: &Encoding,
-        index: u64,
-        count: u64,
-        name: &str,
+        place: Option<(u64, u64)>,
     ) -> Option<View> {
-        let shape: Vec<u64> = role.shape.iter().map(|dim| self.size(dim)).collect();
-        let (rows, cols) = match shape[..] {
-            [cols] => (1, cols),
-            [rows, cols] => (rows, cols),
-            _ => {
-                self.problem(format!(
-                    "descriptor: {} has {} dimensions",
-                    role.role,
-                    shape.len()
-                ));
-                return None;
-            }
-        };
-        let stored: Vec<u64> = match &encoding.stored {
-            Some(stored) => stored.iter().map(|dim| self.size(dim)).collect(),
-            None if encoding.transposed => shape.iter().rev().copied().collect(),
-            None => shape.clone(),
-        };
-        let first_row = encoding
-            .first_row
-            .as_ref()
-            .map_or(0, |expr| self.size(expr));
-        let row_step = encoding.row_step.as_ref().map_or(1, |expr| self.size(expr));
-        let heads = encoding
-            .rope_pairs_of_heads
-            .as_ref()
-            .map(|expr| self.size(expr));
         let source = &self.checkpoint.tensors[tensor];
-        let stacked = role.per == Per::Expert && !encoding.name.contains("{expert}");
-        let expected: Vec<u64> = stacked
-            .then_some(count)
-            .into_iter()
-            .chain(stored.clone())
-            .collect();
-        if source.shape != expected {
-            self.problem(wrong_shape(source, &expected, &role.role));
-            return None;
-        }
-        let (stored_rows, stored_cols) = match stored[..] {
-            [cols] => (1, cols),
-            [rows, cols] => (rows, cols),
-            _ => (0, 0),
+        let sizes = Sizes {
+            keys: self.keys,
+            layer: wanted.layer,
         };
-        let (limit, length) = match encoding.transposed {
-            true => (stored_cols, stored_rows),
-            false => (stored_rows, stored_cols),
-        };
-        let last = rows
-            .checked_sub(1)?
-            .checked_mul(row_step)?
-            .checked_add(first_row)?;
-        if last >= limit || length != cols {
-            self.problem(format!(
-                "descriptor: {} needs rows up to {last} of {cols}, {:?} has {limit} of {length}",
-                role.role, source.name
-            ));
-            return None;
-        }
-        if encoding.transposed && source.dtype.is_quantised() {
-            self.problem(format!(
-                "{:?} is stored transposed in {}, whose blocks cannot be turned without quantising again",
-                source.name, source.dtype
-            ));
-            return None;
-        }
-        let rope_head_rows = match heads {
-            None => None,
-            Some(heads) if heads > 0 && rows.is_multiple_of(2 * heads) => Some(rows / heads),
-            Some(heads) => {
-                self.problem(format!(
-                    "{} has {rows} rows, not {heads} heads of pairs",
-                    role.role
-                ));
-                return None;
+        match window(sizes, wanted.role, source, encoding, place) {
+            Ok(view) => {
+                let view = View { tensor, ..view };
+                let uses = self.uses.entry(tensor).or_default();
+                uses.push((name.to_owned(), view.clone()));
+                Some(view)
             }
-        };
-        let matrix_bytes = source.bytes / count.max(1);
-        let used = self.uses.entry(tensor).or_default();
-        used.elements += rows * cols;
-        if used.names.last().is_none_or(|last| last != name) {
-            used.names.push(name.to_owned());
+            Err(why) => {
+                self.faulty.insert(tensor);
+                self.problems.push(why);
+                None
+            }
         }
-        Some(View {
-            tensor,
-            dtype: source.dtype,
-            rows,
-            cols,
-            base_bytes: matrix_bytes * index,
-            stored_cols,
-            first_row,
-            row_step,
-            transposed: encoding.transposed,
-            rope_head_rows,
-        })
     }
 
     /// Records that `tensor` equals `other`, which is used instead.
@@ -274,32 +154,27 @@ impl<'a> Resolver<'a> {
         let mut ledger = Vec::new();
         for (index, tensor) in self.checkpoint.tensors.iter().enumerate() {
             let fate = match (self.uses.remove(&index), self.aliases.remove(&index)) {
-                (Some(used), _) => {
-                    let elements: u64 = tensor.shape.iter().product();
-                    if used.elements != elements {
-                        self.problem(format!(
-                            "{:?} has {elements} elements, of which {} are used",
-                            tensor.name, used.elements
-                        ));
-                    }
-                    Fate::Became(used.names)
+                _ if self.faulty.contains(&index) => continue,
+                (Some(uses), _) => {
+                    self.problems.extend(not_used_once(tensor, &uses));
+                    let mut names: Vec<String> = uses.into_iter().map(|(name, _)| name).collect();
+                    names.dedup();
+                    Fate::Became(names)
                 }
                 (None, Some(other)) => Fate::AliasOf(other),
-                (None, None) => match self
-                    .descriptor
-                    .drop
-                    .iter()
-                    .find(|rule| fits(&rule.name, &tensor.name))
-                {
-                    Some(rule) => Fate::Dropped(rule.reason.clone()),
-                    None => {
-                        self.problem(format!(
-                            "unmapped: {:?} ({} {:?}) has no role in the {} descriptor",
-                            tensor.name, tensor.dtype, tensor.shape, self.descriptor.family
-                        ));
-                        continue;
+                (None, None) => {
+                    let mut rules = self.descriptor.drop.iter();
+                    match rules.find(|rule| self.names.fits(&rule.name, &tensor.name)) {
+                        Some(rule) => Fate::Dropped(rule.reason.clone()),
+                        None => {
+                            self.problems.push(format!(
+                                "unmapped: {:?} ({} {:?}) has no role in the {} descriptor",
+                                tensor.name, tensor.dtype, tensor.shape, self.descriptor.family
+                            ));
+                            continue;
+                        }
                     }
-                },
+                }
             };
             ledger.push(LedgerEntry {
                 tensor: tensor.name.clone(),
@@ -308,33 +183,36 @@ impl<'a> Resolver<'a> {
                 fate,
             });
         }
-        match self.problems.into_list() {
-            problems if problems.is_empty() => Ok(ledger),
-            problems => Err(problems),
+        match self.problems.is_empty() {
+            true => Ok(ledger),
+            false => Err(self.problems.into_list()),
         }
     }
 }
 
-fn wrong_shape(tensor: &SourceTensor, expected: &[u64], role: &str) -> String {
-    format!(
-        "wrong shape: {:?} is {:?}, {role} must be {expected:?}",
-        tensor.name, tensor.shape
-    )
-}
-
-fn spell(pattern: &str, layer: u64, expert: u64) -> String {
-    pattern
-        .replace("{layer}", &layer.to_string())
-        .replace("{expert}", &expert.to_string())
-}
-
-/// Whether `name` is `pattern` for some layer.
-fn fits(pattern: &str, name: &str) -> bool {
-    match pattern.split_once("{layer}") {
-        None => pattern == name,
-        Some((before, after)) => name
-            .strip_prefix(before)
-            .and_then(|rest| rest.strip_suffix(after))
-            .is_some_and(|layer| !layer.is_empty() && layer.bytes().all(|b| b.is_ascii_digit())),
+/// What is wrong if `uses` are not every element of `tensor` once.
+fn not_used_once(tensor: &SourceTensor, uses: &[(String, View)]) -> Option<String> {
+    let mut by_matrix: BTreeMap<u64, Vec<&(String, View)>> = BTreeMap::new();
+    for used in uses {
+        by_matrix.entry(used.1.base_bytes).or_default().push(used);
     }
+    for uses in by_matrix.values() {
+        for (at, (name, view)) in uses.iter().enumerate() {
+            let other = uses[..at].iter().find(|(_, other)| view.overlaps(other));
+            if let Some((other, _)) = other {
+                return Some(format!(
+                    "descriptor: {other} and {name} share elements of {:?}",
+                    tensor.name
+                ));
+            }
+        }
+    }
+    let elements: u64 = tensor.shape.iter().product();
+    let used: u64 = uses.iter().map(|(_, view)| view.elements()).sum();
+    (used != elements).then(|| {
+        format!(
+            "{:?} has {elements} elements, of which {used} are used",
+            tensor.name
+        )
+    })
 }

@@ -3,8 +3,6 @@
 //! A tied table is stored once, as the head. Checkpoints state a tie in a
 //! configuration key, by leaving a tensor out, or by storing it twice.
 
-use estream_schemas::manifest::SourceFormat;
-
 use super::resolve::Resolver;
 use crate::arch::{Descriptor, Keys, TensorRole};
 use crate::ingest::{Checkpoint, IngestError, Notice};
@@ -30,9 +28,8 @@ pub(super) fn find<'a>(
     resolver: &mut Resolver<'a>,
     notices: &mut Vec<Notice>,
 ) -> Result<Option<Tie<'a>>, IngestError> {
-    let by_name = |name: &str| descriptor.tensor.iter().find(|role| role.role == name);
     let tie = descriptor.tensor.iter().find_map(|stored| {
-        let spared = by_name(stored.tied_to.as_deref()?)?;
+        let spared = descriptor.role(stored.tied_to.as_deref()?)?;
         Some((stored, spared))
     });
     let Some((stored, spared)) = tie else {
@@ -45,24 +42,21 @@ pub(super) fn find<'a>(
             present,
         }))
     };
-    // GGUF has no key: it leaves the head out.
-    let stated = match checkpoint.format {
-        SourceFormat::Gguf => true,
-        SourceFormat::Safetensors => keys.boolean("tied").unwrap_or(false),
-    };
-    let found = |role| resolver.find(role, 0, 0).map(|(tensor, _)| tensor);
-    match (found(stored), found(spared)) {
+    let key = stored.tied_if.as_deref().filter(|key| keys.has(key));
+    let stated = key.map(|key| resolver.problems.or(keys.boolean(key), true));
+    match (resolver.find(stored), resolver.find(spared)) {
         (Some(_), None) => tied(stored),
-        (None, Some(_)) if stated => tied(spared),
         (None, Some(_)) => {
-            resolver.problem(format!(
-                "no {} tensor, and the configuration does not tie it to {}",
-                stored.role, spared.role
-            ));
-            // Reported once, here, rather than again as a missing tensor.
+            if stated == Some(false) {
+                resolver.problems.push(format!(
+                    "no {} tensor, and the configuration does not tie it to {}",
+                    stored.role, spared.role
+                ));
+            }
+            // What is wrong is said above, once, rather than again as a missing tensor.
             tied(spared)
         }
-        (Some(head), Some(table)) if stated && checkpoint.format == SourceFormat::Safetensors => {
+        (Some(head), Some(table)) if stated == Some(true) => {
             let (head_name, table_name) = (name(checkpoint, head), name(checkpoint, table));
             if equal(checkpoint, head, table)? {
                 notices.push(Notice::Other(format!(
@@ -71,7 +65,9 @@ pub(super) fn find<'a>(
                 resolver.alias(table, &head_name);
                 tied(stored)
             } else {
-                notices.push(Notice::Surprise(format!("the configuration ties {table_name:?} and {head_name:?}, but they differ: both are kept")));
+                notices.push(Notice::Surprise(format!(
+                    "the configuration ties {table_name:?} and {head_name:?}, but they differ: both are kept"
+                )));
                 Ok(None)
             }
         }

@@ -5,7 +5,8 @@ use estream_schemas::dtype::DType;
 use crate::ingest::{Checkpoint, IngestError};
 
 /// Where a canonical matrix is in the source: one matrix of a tensor (of several, if
-/// experts are stacked), some of its rows, in some order. A vector is one row.
+/// experts are stacked), some of its rows, in some order. A vector is one row, or as
+/// many rows of one element if only some of the stored ones are its own.
 ///
 /// Only whole rows move, so a view never changes how a block is quantised; the
 /// exception is a transposed matrix, whose elements must therefore be plain numbers.
@@ -57,6 +58,18 @@ impl View {
             }
         };
         self.first_row + ordered * self.row_step
+    }
+
+    /// Whether this and `other`, a view of the same stored matrix, share elements.
+    pub(super) fn overlaps(&self, other: &View) -> bool {
+        let lies = |view: &View| (view.stored_cols, view.transposed);
+        let holds = |stored: u64| {
+            stored.checked_sub(other.first_row).is_some_and(|from| {
+                from.is_multiple_of(other.row_step) && from / other.row_step < other.rows
+            })
+        };
+        lies(self) != lies(other)
+            || (0..self.rows).any(|row| holds(self.first_row + row * self.row_step))
     }
 
     /// Fills `out` with canonical rows `first..first + count`, one after another as stored.

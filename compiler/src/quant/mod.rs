@@ -122,6 +122,22 @@ pub fn encode(
     }
 }
 
+/// Whether [`decode`] reads blocks of `dtype`.
+pub fn can_decode(dtype: DType) -> bool {
+    use DType::{F64, IQ4_NL, MXFP4, Q2_K, Q3_K, Q4_K, Q5_0, Q5_1, Q5_K};
+    can_encode(dtype)
+        || matches!(
+            dtype,
+            F64 | IQ4_NL | MXFP4 | Q5_0 | Q5_1 | Q2_K | Q3_K | Q4_K | Q5_K
+        )
+}
+
+/// Whether [`encode`] writes blocks of `dtype`.
+pub fn can_encode(dtype: DType) -> bool {
+    use DType::{BF16, F16, F32, Q4_0, Q4_1, Q6_K, Q8_0};
+    matches!(dtype, F32 | F16 | BF16 | Q4_0 | Q4_1 | Q8_0 | Q6_K)
+}
+
 /// Checks that both slices hold the same whole number of blocks.
 fn same_blocks(dtype: DType, value_count: usize, byte_count: usize) -> Result<(), QuantError> {
     match dtype.row_bytes(value_count as u64) {

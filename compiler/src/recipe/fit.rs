@@ -34,6 +34,11 @@ impl Fit {
             (_, Some(layout)) if cols.is_multiple_of(TILE) => Ok(layout),
             // A plain row needs no whole tiles, and a kernel can read it as it is.
             (Place::Matrix, Some(_)) if plain => Ok(Layout::rows(dtype)),
+            (_, Some(_)) if self.pad_k && !encodes_zero(dtype) => Err(format!(
+                "row length (K) = {cols}, {cols} mod {TILE} = {}, and {dtype} rows cannot be padded, because \
+                 {dtype} blocks of added zeros would not be exactly 0; choose q4_0, q8_0 or f16 in a recipe",
+                cols % TILE
+            )),
             (_, Some(layout)) if self.pad_k => Ok(layout),
             (_, Some(_)) => Err(format!(
                 "{dtype} tiles need rows of whole tiles: row length (K) = {cols}, {cols} mod {TILE} = {}; \
@@ -53,6 +58,12 @@ impl Fit {
             (Place::Matrix, None) => Err(format!("no kernel reads a {dtype} matrix")),
         }
     }
+}
+
+/// Whether zeros that share a block with any other values stay exactly zero.
+fn encodes_zero(dtype: DType) -> bool {
+    // Q4_1 counts from a minimum that need not be a whole number of steps below 0, IQ4_NL has no level 0.
+    !matches!(dtype, DType::Q4_1 | DType::IQ4_NL)
 }
 
 #[cfg(test)]
@@ -80,6 +91,9 @@ mod tests {
         assert!(why.contains("--pad-k"), "{why}");
         let padding = Fit { pad_k: true, ..FIT };
         assert!(padding.layout(Place::Expert, DType::Q4_0, 48).is_ok());
+        let why = padding.layout(Place::Expert, DType::Q4_1, 48).unwrap_err();
+        assert!(why.contains("would not be exactly 0"), "{why}");
+        assert!(padding.layout(Place::Expert, DType::Q4_1, 64).is_ok());
         let why = FIT.layout(Place::Matrix, DType::Q6_K, 128).unwrap_err();
         assert!(why.contains("128 mod 256 = 128"), "{why}");
     }

@@ -131,7 +131,7 @@ fn what_is_no_bundle_is_told_apart() {
     fs::write(&file, b"").unwrap();
     assert!(matches!(open(&file), ReadError::NotABundle { .. }));
     let nothing = open(&dir.path().join("nothing"));
-    assert_eq!(nothing.exit(), Exit::Io, "{nothing}");
+    assert_eq!(nothing.exit(), Exit::Usage, "{nothing}");
     for (text, exit) in [
         ("{}", Exit::Invalid),
         (

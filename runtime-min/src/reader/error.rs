@@ -23,6 +23,12 @@ pub enum ReadError {
         #[source]
         source: io::Error,
     },
+    /// There is nothing at the path that was named.
+    #[error("{}: does not exist; check the path", path.display())]
+    NotFound {
+        /// What was named.
+        path: PathBuf,
+    },
     /// The directory holds no manifest, or the path is no directory.
     #[error("{}: not a bundle ({why}); name a directory with a {MANIFEST_FILE}", path.display())]
     NotABundle {
@@ -107,6 +113,7 @@ impl ReadError {
     /// The exit code a binary should end with.
     pub fn exit(&self) -> Exit {
         match self {
+            ReadError::NotFound { .. } => Exit::Usage,
             ReadError::Io { .. } => Exit::Io,
             ReadError::Manifest {
                 source: InvalidManifest::Unsupported { .. },

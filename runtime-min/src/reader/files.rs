@@ -27,6 +27,9 @@ impl Dir {
                 fd,
                 path: path.to_owned(),
             }),
+            Err(Errno::NOENT) => Err(ReadError::NotFound {
+                path: path.to_owned(),
+            }),
             Err(Errno::NOTDIR) => Err(ReadError::NotABundle {
                 path: path.to_owned(),
                 why: "it is not a directory",

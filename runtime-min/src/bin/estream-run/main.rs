@@ -17,6 +17,14 @@ use estream_schemas::exit::Exit;
 use report::Report;
 
 fn main() -> ExitCode {
+    // The shipped build aborts on a panic; a caller should see the code for a bug instead.
+    std::panic::set_hook(Box::new(|bug| {
+        let _ = writeln!(
+            io::stderr(),
+            "estream-run: {bug}\nthis is a bug in estream: please report it"
+        );
+        std::process::exit(i32::from(Exit::Internal.code()));
+    }));
     let failed = match args::parse(std::env::args_os().skip(1)) {
         Ok(Command::Help) => print(|out| out.write_all(HELP.as_bytes())),
         Ok(Command::Version) => {
@@ -96,6 +104,9 @@ fn run(args: &Args) -> Result<(), Failed> {
         logits: args.logits.clone(),
         hidden: args.hidden.clone(),
     };
+    if ask.prompt.is_empty() {
+        return Err(RunError::EmptyPrompt.into());
+    }
     let reader = BundleReader::open(&args.bundle)?;
     let program = &reader.bundle().manifest().program;
     // Known before gigabytes are read.
@@ -109,11 +120,7 @@ fn run(args: &Args) -> Result<(), Failed> {
     };
     let mut model = Model::load(&reader, &options)?;
     let load = start.elapsed();
-    let (answer, outcome) = match ask.run(&mut model) {
-        // Files name themselves.
-        Err(RunError::Sink(error)) => return Err(Failed::new(Exit::Io, error)),
-        other => other?,
-    };
+    let (answer, outcome) = ask.run(&mut model)?;
     let stats = Stats::new(&model, &outcome, load);
     if args.stats && !args.json {
         // Talk that nobody can read changes nothing.

@@ -1,0 +1,285 @@
+//! What can be known of a descriptor without a checkpoint: that everything it names
+//! is there, and that everything it has is named.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::descriptor::DefaultForm;
+use super::expr::is_key;
+use super::{
+    Descriptor, EXPERT_ROLES, Encoding, Expr, OpForm, Operand, Per, Predicate, RealForm,
+    RenormaliseForm, TensorRole,
+};
+use crate::problem::Problems;
+
+/// Everything that is wrong with `descriptor`.
+pub(super) fn check(descriptor: &Descriptor) -> Vec<String> {
+    let mut check = Check {
+        descriptor,
+        keys: BTreeSet::new(),
+        problems: Problems::default(),
+    };
+    check.keys();
+    for role in &descriptor.tensor {
+        check.role(role);
+    }
+    check.ties();
+    check.expert_shapes();
+    check.program();
+    check.problems.into_list()
+}
+
+struct Check<'a> {
+    descriptor: &'a Descriptor,
+    /// Keys stated so far.
+    keys: BTreeSet<&'a str>,
+    problems: Problems,
+}
+
+/// Whether something is read for a layer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum At {
+    Model,
+    Layer,
+}
+
+impl<'a> Check<'a> {
+    fn problem(&mut self, place: &str, why: &str) {
+        self.problems.push(format!("{place}: {why}"));
+    }
+
+    fn key(&mut self, place: &str, key: &str) {
+        if !self.keys.contains(key) {
+            self.problem(place, &format!("there is no key {key:?}"));
+        }
+    }
+
+    fn expr(&mut self, place: &str, expr: &Expr, at: At) {
+        for key in expr.keys() {
+            self.key(place, key);
+        }
+        if at == At::Model && expr.needs_layer() {
+            self.problem(place, &format!("{:?} needs a layer", expr.to_string()));
+        }
+    }
+
+    fn keys(&mut self) {
+        for key in &self.descriptor.key {
+            let place = format!("key {:?}", key.name);
+            if !is_key(&key.name) || key.name == "layer" {
+                self.problem(&place, "cannot be named in an expression");
+            }
+            for default in [&key.default, &key.hf_default, &key.gguf_default] {
+                // Only keys stated earlier are known by now.
+                if let Some(DefaultForm::Expr(expr)) = default {
+                    self.expr(&place, expr, At::Model);
+                }
+            }
+            if let Some(role) = &key.rows_of
+                && self.descriptor.role(role).is_none()
+            {
+                self.problem(&place, &format!("there is no role {role:?}"));
+            }
+            if !self.keys.insert(&key.name) {
+                self.problem(&place, "is there twice");
+            }
+        }
+    }
+
+    fn role(&mut self, role: &'a TensorRole) {
+        let place = format!("role {:?}", role.role);
+        let same = |other: &&TensorRole| other.role == role.role;
+        if self.descriptor.tensor.iter().filter(same).count() > 1 {
+            self.problem(&place, "is there twice");
+        }
+        if !is_key(&role.role) {
+            self.problem(&place, "is no name");
+        }
+        if !matches!(role.shape.len(), 1 | 2) {
+            self.problem(&place, "a shape has one or two dimensions");
+        }
+        if role.per == Per::Expert && !EXPERT_ROLES.contains(&role.role.as_str()) {
+            let known = EXPERT_ROLES.join(", ");
+            self.problem(&place, &format!("the roles of an expert are {known}"));
+        }
+        let at = match role.per {
+            Per::Model => At::Model,
+            Per::Layer | Per::Expert => At::Layer,
+        };
+        for size in &role.shape {
+            self.expr(&place, size, at);
+        }
+        for encoding in role.hf.iter().chain(&role.gguf) {
+            self.encoding(role, encoding, at);
+        }
+    }
+
+    fn encoding(&mut self, role: &TensorRole, encoding: &Encoding, at: At) {
+        let place = format!("role {:?} as {:?}", role.role, encoding.name);
+        for size in encoding.sizes() {
+            self.expr(&place, size, at);
+        }
+        if (role.per != Per::Model) != encoding.name.contains("{layer}") {
+            self.problem(
+                &place,
+                "{layer} stands in names of what layers have, and only there",
+            );
+        }
+        if role.per != Per::Expert && !encoding.is_stacked() {
+            self.problem(&place, "{expert} stands in names of what experts have");
+        }
+        if encoding.stored.as_ref().is_some_and(Vec::is_empty) {
+            self.problem(&place, "stored has no dimension");
+        }
+        if encoding.transposed && role.shape.len() != 2 {
+            self.problem(&place, "only a matrix can be transposed");
+        }
+    }
+
+    fn ties(&mut self) {
+        let mut tied = 0;
+        for role in &self.descriptor.tensor {
+            let place = format!("role {:?}", role.role);
+            if let Some(other) = &role.tied_to {
+                tied += 1;
+                let fits = |other: &TensorRole| {
+                    other.role != role.role
+                        && (other.per, role.per) == (Per::Model, Per::Model)
+                        && other.shape == role.shape
+                };
+                if !self.descriptor.role(other).is_some_and(fits) {
+                    let why =
+                        format!("tied_to {other:?} is no other role of the model of this shape");
+                    self.problem(&place, &why);
+                }
+            }
+            match &role.tied_if {
+                Some(_) if role.tied_to.is_none() => {
+                    self.problem(&place, "tied_if without tied_to");
+                }
+                Some(key) => self.key(&place, key),
+                None => {}
+            }
+        }
+        if tied > 1 {
+            self.problems.push("more than one role has tied_to");
+        }
+    }
+
+    /// An expert's matrices multiply one after another.
+    fn expert_shapes(&mut self) {
+        let roles = EXPERT_ROLES.map(|role| self.descriptor.role(role));
+        let [Some(gate), Some(up), Some(down)] = roles else {
+            return;
+        };
+        let turned: Vec<&Expr> = down.shape.iter().rev().collect();
+        if gate.shape != up.shape || gate.shape.iter().collect::<Vec<_>>() != turned {
+            let why =
+                "must be [ff, hidden], [ff, hidden] and [hidden, ff], in the same expressions";
+            self.problem(&EXPERT_ROLES.join(", "), why);
+        }
+    }
+
+    fn program(&mut self) {
+        let form = &self.descriptor.program;
+        for (place, expr) in [
+            ("vocab", &form.vocab),
+            ("context", &form.context),
+            ("layers", &form.layers),
+        ] {
+            self.expr(place, expr, At::Model);
+        }
+        self.expr("experts", &form.experts, At::Layer);
+        for (name, width) in &form.registers {
+            self.expr(&format!("register {name:?}"), width, At::Model);
+        }
+        self.ops("prologue", &form.prologue, At::Model);
+        self.ops("epilogue", &form.epilogue, At::Model);
+        let mut closed: BTreeMap<&str, bool> = BTreeMap::new();
+        for block in &form.block {
+            let place = format!("block {:?}", block.name);
+            let closed = closed.entry(&block.name).or_default();
+            if *closed {
+                self.problem(&place, "one that is for all layers stands before another");
+            }
+            *closed |= block.when == Predicate::All;
+            if let Some(key) = block.when.key() {
+                self.key(&place, key);
+            }
+            if let Predicate::Has(role) = &block.when
+                && self.descriptor.role(role).is_none()
+            {
+                self.problem(&place, &format!("there is no role {role:?}"));
+            }
+            self.ops(&place, &block.ops, At::Layer);
+        }
+        let blocks = form.block.iter().flat_map(|block| &block.ops);
+        let ops = form.prologue.iter().chain(blocks).chain(&form.epilogue);
+        let named: BTreeSet<&str> = ops.flat_map(OpForm::roles).collect();
+        for role in &self.descriptor.tensor {
+            if !named.contains(role.role.as_str()) {
+                self.problem(&format!("role {:?}", role.role), "no operator names it");
+            }
+        }
+    }
+
+    fn ops(&mut self, place: &str, ops: &[OpForm], at: At) {
+        for op in ops {
+            let is_experts = matches!(op, OpForm::Experts { .. });
+            if is_experts && at == At::Model {
+                self.problem(place, "experts belong to a layer");
+            }
+            for operand in op.operands() {
+                match operand {
+                    Operand::Register(name) => {
+                        if !self.descriptor.program.registers.contains_key(name) {
+                            self.problem(place, &format!("there is no register {name:?}"));
+                        }
+                    }
+                    Operand::Weight(role) => self.weight(place, role, is_experts, at),
+                    Operand::Size(size) => self.expr(place, size, at),
+                    Operand::Real(real) => self.real(place, real, at),
+                    Operand::Renormalise(form) => self.renormalise(place, form),
+                }
+            }
+        }
+    }
+
+    fn weight(&mut self, place: &str, role: &str, is_experts: bool, at: At) {
+        match self.descriptor.role(role).map(|role| role.per) {
+            None => self.problem(place, &format!("there is no role {role:?}")),
+            Some(per) if (per == Per::Expert) != is_experts => {
+                let why = format!(
+                    "{role:?} is not named so: experts, and nothing else, have roles per expert"
+                );
+                self.problem(place, &why);
+            }
+            Some(Per::Layer) if at == At::Model => {
+                self.problem(place, &format!("{role:?} belongs to a layer"));
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn real(&mut self, place: &str, real: &RealForm, at: At) {
+        match real {
+            RealForm::Number(_) => {}
+            RealForm::Key(key) => self.key(place, key),
+            RealForm::Product(product) => {
+                if let Some(expr) = &product.rsqrt {
+                    self.expr(place, expr, at);
+                }
+                for key in product.times.iter().chain(&product.over) {
+                    self.key(place, key);
+                }
+            }
+        }
+    }
+
+    fn renormalise(&mut self, place: &str, form: &RenormaliseForm) {
+        if let RenormaliseForm::Chosen(chosen) = form {
+            self.key(place, &chosen.key);
+            self.renormalise(place, &chosen.yes);
+            self.renormalise(place, &chosen.no);
+        }
+    }
+}

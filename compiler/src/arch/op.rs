@@ -1,0 +1,277 @@
+//! Operators as a descriptor writes them, their weights named by role.
+
+use estream_schemas::program::{NormWidth, RopePairing, ScoreWhen, Scoring};
+use serde::Deserialize;
+
+use super::Expr;
+
+/// A real operand.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum RealForm {
+    /// Itself.
+    Number(f64),
+    /// The value of a key.
+    Key(String),
+    /// A product.
+    Product(Product),
+}
+
+/// `rsqrt ^ −½ · times / over`, each of them 1 if it is left out.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Product {
+    /// An expression.
+    #[serde(default)]
+    pub rsqrt: Option<Expr>,
+    /// A key.
+    #[serde(default)]
+    pub times: Option<String>,
+    /// A key.
+    #[serde(default)]
+    pub over: Option<String>,
+}
+
+/// The divisor of a router's weights.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum RenormaliseForm {
+    /// `none` or `sum`.
+    Fixed(FixedRenormalise),
+    /// The sum plus a constant.
+    SumPlus(SumPlus),
+    /// As a key says.
+    Chosen(ChosenRenormalise),
+}
+
+/// The sum plus a constant.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SumPlus {
+    /// The constant.
+    pub sum_plus: f64,
+}
+
+/// A divisor for each value of a key.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChosenRenormalise {
+    /// A key that is true or false.
+    pub key: String,
+    /// If it is true.
+    pub yes: Box<RenormaliseForm>,
+    /// If it is false.
+    pub no: Box<RenormaliseForm>,
+}
+
+/// A divisor without a parameter.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FixedRenormalise {
+    /// Nothing.
+    None,
+    /// The sum.
+    Sum,
+}
+
+/// An operator of [`estream_schemas::program`], its tensors named by role.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+#[expect(
+    missing_docs,
+    reason = "the operands are those of estream_schemas::program::Op"
+)]
+pub enum OpForm {
+    Embed {
+        out: String,
+        weight: String,
+        scale: Option<RealForm>,
+    },
+    RmsNorm {
+        input: String,
+        out: String,
+        weight: String,
+        eps: RealForm,
+    },
+    Linear {
+        input: String,
+        out: String,
+        weight: String,
+        bias: Option<String>,
+    },
+    QkNorm {
+        register: String,
+        weight: String,
+        eps: RealForm,
+        heads: Expr,
+        over: NormWidth,
+    },
+    Rope {
+        register: String,
+        heads: Expr,
+        dims: Expr,
+        theta: RealForm,
+        pairing: RopePairing,
+    },
+    Attention {
+        q: String,
+        k: String,
+        v: String,
+        out: String,
+        heads: Expr,
+        kv_heads: Expr,
+        scale: RealForm,
+    },
+    Router {
+        input: String,
+        weight: String,
+        selection_bias: Option<String>,
+        scoring: Scoring,
+        score: ScoreWhen,
+        top_k: Expr,
+        renormalise: RenormaliseForm,
+        scale: Option<RealForm>,
+    },
+    Experts {
+        input: String,
+        out: String,
+    },
+    Add {
+        input: String,
+        out: String,
+        scale: Option<RealForm>,
+    },
+    LmHead {
+        input: String,
+        weight: String,
+        scale: Option<RealForm>,
+    },
+}
+
+/// The roles of a layer's routed experts, which the operator `experts` names.
+pub const EXPERT_ROLES: [&str; 3] = ["expert_gate", "expert_up", "expert_down"];
+
+/// What an operator names.
+#[derive(Clone, Copy, Debug)]
+pub enum Operand<'a> {
+    /// A register.
+    Register(&'a str),
+    /// A role.
+    Weight(&'a str),
+    /// A size.
+    Size(&'a Expr),
+    /// A real number.
+    Real(&'a RealForm),
+    /// The divisor of a router's weights.
+    Renormalise(&'a RenormaliseForm),
+}
+
+impl OpForm {
+    /// Everything the operator names.
+    pub fn operands(&self) -> Vec<Operand<'_>> {
+        use Operand::{Real, Register, Renormalise, Size, Weight};
+        let mut list = Vec::new();
+        match self {
+            OpForm::Embed { out, weight, scale } => {
+                list.extend([Register(out), Weight(weight)]);
+                list.extend(scale.as_ref().map(Real));
+            }
+            OpForm::RmsNorm {
+                input,
+                out,
+                weight,
+                eps,
+            } => list.extend([Register(input), Register(out), Weight(weight), Real(eps)]),
+            OpForm::Linear {
+                input,
+                out,
+                weight,
+                bias,
+            } => {
+                list.extend([Register(input), Register(out), Weight(weight)]);
+                list.extend(bias.as_deref().map(Weight));
+            }
+            OpForm::QkNorm {
+                register,
+                weight,
+                eps,
+                heads,
+                over: _,
+            } => list.extend([Register(register), Weight(weight), Real(eps), Size(heads)]),
+            OpForm::Rope {
+                register,
+                heads,
+                dims,
+                theta,
+                pairing: _,
+            } => list.extend([Register(register), Size(heads), Size(dims), Real(theta)]),
+            OpForm::Attention {
+                q,
+                k,
+                v,
+                out,
+                heads,
+                kv_heads,
+                scale,
+            } => {
+                list.extend([q, k, v, out].map(|register| Register(register)));
+                list.extend([Size(heads), Size(kv_heads), Real(scale)]);
+            }
+            OpForm::Router {
+                input,
+                weight,
+                selection_bias,
+                scoring: _,
+                score: _,
+                top_k,
+                renormalise,
+                scale,
+            } => {
+                list.extend([Register(input), Weight(weight), Size(top_k)]);
+                list.push(Renormalise(renormalise));
+                list.extend(selection_bias.as_deref().map(Weight));
+                list.extend(scale.as_ref().map(Real));
+            }
+            OpForm::Experts { input, out } => {
+                list.extend([Register(input), Register(out)]);
+                list.extend(EXPERT_ROLES.map(Weight));
+            }
+            OpForm::Add { input, out, scale } => {
+                list.extend([Register(input), Register(out)]);
+                list.extend(scale.as_ref().map(Real));
+            }
+            OpForm::LmHead {
+                input,
+                weight,
+                scale,
+            } => {
+                list.extend([Register(input), Weight(weight)]);
+                list.extend(scale.as_ref().map(Real));
+            }
+        }
+        list
+    }
+
+    /// The roles the operator names.
+    pub fn roles(&self) -> impl Iterator<Item = &str> {
+        let operands = self.operands().into_iter();
+        operands.filter_map(|operand| match operand {
+            Operand::Weight(role) => Some(role),
+            _ => None,
+        })
+    }
+
+    /// The operator without those of its operands that can be left out and whose role is `absent`.
+    pub fn without(&self, absent: impl Fn(&str) -> bool) -> OpForm {
+        let mut op = self.clone();
+        if let OpForm::Linear { bias: operand, .. }
+        | OpForm::Router {
+            selection_bias: operand,
+            ..
+        } = &mut op
+        {
+            operand.take_if(|role| absent(role));
+        }
+        op
+    }
+}

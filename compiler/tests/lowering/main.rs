@@ -1,0 +1,11 @@
+//! Lowering: toy checkpoints of a toy family, and what they become.
+
+mod descriptors;
+mod dialects;
+mod experts;
+mod fixtures;
+mod problems;
+mod ties;
+mod toy;
+mod types;
+mod windows;

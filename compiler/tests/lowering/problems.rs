@@ -1,0 +1,112 @@
+//! Everything that is wrong with a checkpoint, at once, in the names of its files.
+
+use estream_schemas::dtype::DType;
+
+use crate::toy::{HIDDEN, Model, Tensor, Text, assert_says, toy};
+
+#[test]
+fn c09_c12_missing_wrong_and_unmapped_tensors_are_one_error() {
+    let mut model = Model::toy(2, 2);
+    model.take("1.mix");
+    model.take("0.1.w2");
+    model.put("0.router", Tensor::zeros(DType::F32, &[3, HIDDEN]));
+    model.put("0.1.w3.global_scale", Tensor::zeros(DType::F32, &[1]));
+    model.put("mtp.norm", Tensor::zeros(DType::BF16, &[HIDDEN]));
+    let problems = model.write().problems(&toy());
+    assert_says(
+        &problems,
+        &[
+            "5 things are wrong",
+            "missing: \"1.mix\" (mix)",
+            "missing: \"0.1.w2\" (expert_down)",
+            "wrong shape: \"0.router\" is [3, 64], router must be [2, 64]",
+            "unmapped: \"0.1.w3.global_scale\" (f32 [1])",
+            "unmapped: \"mtp.norm\" (bf16 [64])",
+        ],
+    );
+}
+
+#[test]
+fn a_missing_tensor_is_named_in_all_its_spellings() {
+    let text = toy().with(
+        r#"hf = ["{layer}.mix"]"#,
+        r#"hf = ["{layer}.mix", "{layer}.mixer"]"#,
+    );
+    let mut model = Model::toy(1, 1);
+    let mix = model.take("0.mix");
+    assert_says(
+        &model.write().problems(&text),
+        &["missing: \"0.mix\" or \"0.mixer\" (mix)"],
+    );
+    model.put("0.mixer", mix);
+    model.write().lower(&text);
+}
+
+#[test]
+fn a_stack_with_another_number_of_experts_is_one_problem() {
+    let mut model = Model::gguf_toy();
+    model.set("toy.expert_count", 3.into());
+    model.put(
+        "blk.0.ffn_gate_inp.weight",
+        Tensor::zeros(DType::F32, &[3, HIDDEN]),
+    );
+    assert_says(
+        &model.write().problems(&toy()),
+        &[
+            "3 things are wrong",
+            "\"blk.0.ffn_gate_exps.weight\" is [2, 32, 64], expert_gate must be [3, 32, 64]",
+        ],
+    );
+}
+
+/// The toy where names may begin with `outer.` or `outer.model.`.
+fn renaming() -> Text {
+    toy().with(
+        "[hf]\n",
+        "[hf]\nrename = [{ from = \"outer.model.\", to = \"\" }, { from = \"outer.\", to = \"\" }]\n",
+    )
+}
+
+#[test]
+fn c01_c18_a_prefix_is_replaced_and_the_ledger_keeps_the_name() {
+    let mut model = Model::toy(1, 1);
+    let tensors = std::mem::take(&mut model.tensors);
+    for (name, tensor) in tensors {
+        let prefix = match name.as_str() {
+            "head" => "outer.",
+            _ => "outer.model.",
+        };
+        model.put(&format!("{prefix}{name}"), tensor);
+    }
+    let written = model.write();
+    let lowered = written.lower(&renaming());
+    assert_eq!(
+        lowered.program,
+        Model::toy(1, 1).write().lower(&toy()).program
+    );
+    assert!(
+        lowered
+            .ledger
+            .iter()
+            .any(|entry| entry.tensor == "outer.model.0.mix")
+    );
+    assert_says(&written.problems(&toy()), &["unmapped: \"outer.head\""]);
+
+    model.put("outer.rest", Tensor::zeros(DType::F32, &[1]));
+    assert_says(
+        &model.write().problems(&renaming()),
+        &["unmapped: \"outer.rest\""],
+    );
+    let dropping = renaming().and("[[drop]]\nname = \"rest\"\nreason = \"not needed\"");
+    model.write().lower(&dropping);
+}
+
+#[test]
+fn two_tensors_that_come_to_have_one_name_are_named() {
+    let mut model = Model::toy(1, 1);
+    model.put("outer.head", Tensor::zeros(DType::F32, &[4, HIDDEN]));
+    assert_says(
+        &model.write().problems(&renaming()),
+        &["\"head\" and \"outer.head\" are both \"head\" to the descriptor"],
+    );
+}

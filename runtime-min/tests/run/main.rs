@@ -1,0 +1,10 @@
+//! Bundles of a small model, run in every way there is. One file a property.
+#![cfg(feature = "run")]
+
+mod faults;
+mod matches_reference;
+mod reference;
+mod rows;
+mod runner;
+mod same_bits;
+mod toy;

@@ -1,0 +1,140 @@
+//! The same weights give the same bundle, however their checkpoint spells them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use estream_tests::{
+    Checkpoint, Tensors, Trace, compile, files, fixture, manifest, model, prompts,
+};
+use serde_json::Value;
+
+/// The fixture in every encoding that transformers has written, by name.
+fn hugging_face(dir: &Path) -> Vec<PathBuf> {
+    let plain = Checkpoint::read(&fixture("olmoe"));
+    let [two, four, fused, stacked] =
+        ["two", "four", "fused", "stacked"].map(|name| dir.join(name));
+    plain.write_sharded(&two, 2);
+    plain.write_sharded(&four, 4);
+    plain.clone().fused().write(&fused);
+    plain.stacked().write(&stacked);
+    vec![fixture("olmoe"), two, four, fused, stacked]
+}
+
+/// What must be equal of two bundles: the manifest but for where the weights came from.
+fn essence(bundle: &Path) -> Value {
+    let mut manifest = manifest(bundle);
+    let fields = manifest.as_object_mut().unwrap();
+    for origin in ["ledger", "source", "tokenizer", "license"] {
+        assert!(fields.remove(origin).is_some(), "{origin}");
+    }
+    manifest
+}
+
+/// Compiles every one of `sources` with `recipe`, one bundle each.
+fn bundles(sources: &[PathBuf], recipe: &str, dir: &Path) -> Vec<PathBuf> {
+    let bundle = |(index, source): (usize, &PathBuf)| {
+        let bundle = dir.join(format!("{recipe}-{index}.estream"));
+        compile(source, &bundle, &["--recipe", recipe]);
+        bundle
+    };
+    sources.iter().enumerate().map(bundle).collect()
+}
+
+fn file(bundle: &Path, name: &str) -> Vec<u8> {
+    fs::read(bundle.join(name)).unwrap()
+}
+
+#[test]
+fn every_encoding_of_safetensors_gives_the_same_bundle() {
+    let dir = tempfile::tempdir().unwrap();
+    let sources = hugging_face(dir.path());
+    for recipe in ["keep", "q4_0"] {
+        let bundles = bundles(&sources, recipe, dir.path());
+        let expected = essence(&bundles[0]);
+        for (bundle, source) in bundles.iter().zip(&sources).skip(1) {
+            for weights in ["experts-00001.bin", "resident.bin"] {
+                assert!(
+                    file(bundle, weights) == file(&bundles[0], weights),
+                    "{weights} of {source:?} with {recipe}"
+                );
+            }
+            assert_eq!(essence(bundle), expected, "{source:?} with {recipe}");
+        }
+    }
+}
+
+#[test]
+fn gguf_gives_the_same_bundle_and_keeps_at_least_the_experts() {
+    let dir = tempfile::tempdir().unwrap();
+    let sources = [fixture("olmoe"), fixture("gguf/olmoe-bf16.gguf")];
+    // A converter widens norms to f32, so only what is quantised anew is equal in all.
+    for (recipe, all) in [("keep", false), ("q4_0", true)] {
+        let bundles = bundles(&sources, recipe, dir.path());
+        let [ours, gguf] = &bundles[..] else {
+            panic!("two bundles");
+        };
+        let experts = "experts-00001.bin";
+        assert!(file(ours, experts) == file(gguf, experts), "{recipe}");
+        if all {
+            let resident = "resident.bin";
+            assert!(file(ours, resident) == file(gguf, resident), "{recipe}");
+            assert_eq!(essence(ours), essence(gguf), "{recipe}");
+        }
+    }
+}
+
+#[test]
+fn auto_is_q4_0_for_float_weights_and_keep_for_quantised_ones() {
+    for (source, recipe) in [("olmoe", "q4_0"), ("gguf/olmoe-q8_0.gguf", "keep")] {
+        let dir = tempfile::tempdir().unwrap();
+        let sources = [fixture(source)];
+        let [auto, named] = ["auto", recipe].map(|recipe| bundles(&sources, recipe, dir.path()));
+        assert!(files(&auto[0]) == files(&named[0]), "{source}");
+    }
+}
+
+/// The types that `fixtures/gguf/olmoe-q4_0.gguf` has.
+const LIKE_THE_GGUF: &str = r#"
+name = "like-the-gguf"
+about = "what llama.cpp's converter makes of it"
+
+[[rule]]
+tensor = "head"
+type = "q8_0"
+
+[[rule]]
+tensor = "*norm"
+type = "f32"
+
+[[rule]]
+tensor = "layers.*.router"
+type = "f32"
+
+[[rule]]
+family = "olmoe"
+type = "q4_0"
+"#;
+
+#[test]
+fn q4_0_made_here_computes_the_bits_of_q4_0_made_elsewhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let recipe = dir.path().join("like-the-gguf.toml");
+    fs::write(&recipe, LIKE_THE_GGUF).unwrap();
+    let [ours, theirs] = ["ours", "theirs"].map(|name| dir.path().join(name));
+    let flags = ["--recipe", recipe.to_str().unwrap()];
+    compile(&fixture("olmoe"), &ours, &flags);
+    compile(
+        &fixture("gguf/olmoe-q4_0.gguf"),
+        &theirs,
+        &["--recipe", "keep"],
+    );
+    let golden = Tensors::read(&fixture("olmoe/golden.safetensors"));
+    let mut models = [model(&ours), model(&theirs)];
+    for prompt in prompts(&golden) {
+        let [ours, theirs] = models.each_mut().map(|model| {
+            let logits = Trace::of(model, &prompt.ids).logits;
+            logits.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+        });
+        assert!(ours == theirs, "{}", prompt.name);
+    }
+}

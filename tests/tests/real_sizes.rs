@@ -1,0 +1,76 @@
+//! Checkpoints of real shape: sizes are the published ones, and memory does not follow them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use estream_tests::{estream, finish, roomy_dir, xtask};
+use serde_json::json;
+
+/// Writes a sparse checkpoint of OLMoE's shape.
+fn olmoe(dir: &Path, flags: &[&str]) -> PathBuf {
+    let out = dir.join("olmoe");
+    let mut command = xtask();
+    command.args(["synth", "--shape", "olmoe", "--sparse", "-o"]);
+    finish(command.arg(&out).args(flags)).success();
+    out
+}
+
+#[test]
+fn the_paper_recipe_gives_the_payloads_of_table_1() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = olmoe(dir.path(), &[]);
+    let mut command = estream();
+    command.args(["inspect", "--json", "--recipe", "paper"]);
+    let report = finish(command.arg(source)).success().json();
+    let sizes = &report["sizes"];
+    assert_eq!(sizes["expert_payload_bytes"], json!(3_623_878_656u64));
+    assert_eq!(sizes["resident_payload_bytes"], json!(302_376_960u64));
+    let records = sizes["records"].as_array().unwrap();
+    let [class] = &records[..] else {
+        panic!("one class of records: {records:?}");
+    };
+    assert_eq!(class["record_bytes"], json!(3_538_944));
+    assert_eq!(class["experts"], json!(64));
+    assert_eq!(class["layers"], json!((0..16).collect::<Vec<_>>()));
+}
+
+/// The most memory `child` has had resident by its end.
+fn peak_bytes(child: &mut Child) -> u64 {
+    let path = format!("/proc/{}/status", child.id());
+    let mut peak_kib = 0;
+    while child.try_wait().unwrap().is_none() {
+        // The kernel keeps the peak, so what is read last before the end is all but it.
+        let status = fs::read_to_string(&path).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
+        peak_kib = kib.unwrap_or(0).max(peak_kib);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    peak_kib << 10
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn compiling_three_gigabytes_takes_a_quarter_of_one() {
+    let dir = roomy_dir();
+    let flags = ["--dtype", "f32", "--layers", "2", "--vocab", "16384"];
+    let source = olmoe(dir.path(), &flags);
+    let weights = fs::metadata(source.join("model.safetensors")).unwrap();
+    assert!(weights.len() >= 3 << 30, "{}", weights.len());
+
+    let bundle = dir.path().join("olmoe.estream");
+    let mut command = estream();
+    command.args(["compile", "--quiet", "--recipe", "q4_0", "-o"]);
+    command.arg(&bundle).arg(&source).stdout(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let peak = peak_bytes(&mut child);
+    assert!(child.wait().unwrap().success());
+
+    let experts = fs::metadata(bundle.join("experts-00001.bin")).unwrap();
+    assert_eq!(experts.len(), 2 * 64 * 3_538_944);
+    assert!(bundle.join("manifest.json").is_file());
+    assert!(peak > 1 << 20, "{peak} bytes are too few to be true");
+    assert!(peak < 256 << 20, "a peak of {peak} bytes");
+}
