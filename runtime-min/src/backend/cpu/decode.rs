@@ -106,7 +106,7 @@ pub(super) fn strip(
     out: &mut [Lanes],
 ) {
     if matrix.layout().form() == Form::Rows {
-        rows(simd, matrix, strip, first, &mut out[..len]);
+        rows(matrix, strip, first, &mut out[..len]);
     } else {
         simd.run(Tiles {
             matrix,
@@ -237,20 +237,25 @@ fn pairs<const BYTES: usize>(
 
 /// Elements of a row decoded before they are turned into lanes: a block of any type.
 const PIECE: usize = 256;
+/// Rows turned into lanes together: several neighbours a store.
+const ROWS_TOGETHER: usize = 8;
 
-fn rows(simd: Simd, matrix: &Matrix<'_>, strip: usize, first: usize, out: &mut [Lanes]) {
-    let mut piece = [0.0; PIECE];
+fn rows(matrix: &Matrix<'_>, strip: usize, first: usize, out: &mut [Lanes]) {
+    let mut pieces = [[0.0; PIECE]; ROWS_TOGETHER];
     for (i, out) in out.chunks_mut(PIECE).enumerate() {
-        let piece = &mut piece[..out.len()];
-        for n in 0..TILE {
-            let row = strip * TILE + n;
-            if row < matrix.rows() {
-                row_piece(simd, matrix, row, first + i * PIECE, piece);
-            } else {
-                piece.fill(0.0);
+        for n in (0..TILE).step_by(ROWS_TOGETHER) {
+            for (row, piece) in (strip * TILE + n..).zip(&mut pieces) {
+                let piece = &mut piece[..out.len()];
+                if row < matrix.rows() {
+                    row_piece(matrix, row, first + i * PIECE, piece);
+                } else {
+                    piece.fill(0.0);
+                }
             }
-            for (lanes, x) in out.iter_mut().zip(&*piece) {
-                lanes.0[n] = *x;
+            for (k, lanes) in out.iter_mut().enumerate() {
+                for (x, piece) in lanes.0[n..n + ROWS_TOGETHER].iter_mut().zip(&pieces) {
+                    *x = piece[k];
+                }
             }
         }
     }
@@ -266,41 +271,10 @@ pub(super) fn reads_rows_of(dtype: DType) -> bool {
 }
 
 /// Elements `first..first + out.len()` of row `row`, stored as GGUF stores it;
-/// both ends are whole blocks.
-pub(super) fn row_piece(
-    simd: Simd,
-    matrix: &Matrix<'_>,
-    row: usize,
-    first: usize,
-    out: &mut [f32],
-) {
-    simd.run(RowPiece {
-        dtype: matrix.layout().dtype(),
-        row: matrix.row_bytes(row),
-        first,
-        out,
-    });
-}
-
-struct RowPiece<'a> {
-    dtype: DType,
-    row: &'a [u8],
-    first: usize,
-    out: &'a mut [f32],
-}
-
-impl Kernel for RowPiece<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self, _: SimdPath) {
-        blocks_of(self.dtype, self.row, self.first, self.out);
-    }
-}
-
-#[inline(always)]
-fn blocks_of(dtype: DType, row: &[u8], first: usize, out: &mut [f32]) {
-    match dtype {
+/// both ends are whole blocks. It is no kernel: wider vectors gain nothing here.
+pub(super) fn row_piece(matrix: &Matrix<'_>, row: usize, first: usize, out: &mut [f32]) {
+    let row = matrix.row_bytes(row);
+    match matrix.layout().dtype() {
         DType::F32 => blocks::<1, 4>(row, first, out, |b, out| out[0] = f32::from_le_bytes(*b)),
         DType::F16 => blocks::<1, 2>(row, first, out, |b, out| out[0] = f16_at(b, 0)),
         DType::BF16 => blocks::<1, 2>(row, first, out, |b, out| {
@@ -333,7 +307,6 @@ fn blocks_of(dtype: DType, row: &[u8], first: usize, out: &mut [f32]) {
 }
 
 /// Calls `decode` for each block of `LEN` elements in `BYTES` bytes.
-#[inline(always)]
 fn blocks<const LEN: usize, const BYTES: usize>(
     row: &[u8],
     first: usize,
@@ -347,17 +320,18 @@ fn blocks<const LEN: usize, const BYTES: usize>(
 }
 
 /// 32 nibbles: the low ones of 16 bytes, then the high ones.
-#[inline(always)]
 fn nibble_block(codes: &[u8], out: &mut [f32; 32], value: impl Fn(u32) -> f32) {
-    for (k, code) in codes.iter().enumerate() {
-        out[k] = value(u32::from(code & 15));
-        out[k + 16] = value(u32::from(code >> 4));
+    let (low, high) = out.split_at_mut(16);
+    for (x, code) in low.iter_mut().zip(codes) {
+        *x = value(u32::from(code & 15));
+    }
+    for (x, code) in high.iter_mut().zip(codes) {
+        *x = value(u32::from(code >> 4));
     }
 }
 
 /// Two halves of 128 elements, each four quarters of 32: low four bits of the codes
 /// in `ql`, upper two in `qh`, a scale for every 16 elements.
-#[inline(always)]
 fn q6_k_block(block: &[u8; 210], out: &mut [f32; 256]) {
     let (ql, qh, scales) = (&block[..128], &block[128..192], &block[192..208]);
     let d = f16_at(block, 208);

@@ -4,7 +4,6 @@ use estream_schemas::dtype::DType;
 use estream_schemas::layout::{Form, Layout, NIBBLE_BYTES, element_index};
 
 use super::decode::{self, f16_at, f32_at, iq4_nl, mxfp4, q4_0, q4_1, q8_0, u16_at};
-use super::simd::Simd;
 use crate::math::{bf16_to_f32, e8m0_half_to_f32, f16_to_f32};
 
 /// Rows and columns of a tile, as an index.
@@ -148,7 +147,7 @@ impl<'a> Matrix<'a> {
                 }
             }
         } else {
-            decode::row_piece(Simd::PORTABLE, self, n, 0, out);
+            decode::row_piece(self, n, 0, out);
         }
     }
 

@@ -96,12 +96,16 @@ pub(super) fn multiply<'x>(
     }
 }
 
+/// Whether the portable path has an instruction for a fused multiply-add.
+const FUSED: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
+
 /// Rows multiplied together: as many as the accumulators of a path's registers
-/// take, and for the last rows of a block the largest smaller choice. Eight is not
-/// one: the compiler makes no vector code of it (a fortieth of the speed, measured).
+/// take, and for the last rows of a block the largest smaller choice. One where a fused
+/// multiply-add is a library call, beside which nothing else counts.
 #[inline(always)]
 fn together(path: SimdPath, rows: usize) -> usize {
     match rows {
+        1.. if path == SimdPath::Portable && !FUSED => 1,
         12.. if path == SimdPath::Avx512 => 12,
         6.. => 6,
         4.. => 4,
@@ -181,21 +185,17 @@ impl Kernel for Product<'_, '_> {
     fn run(mut self, path: SimdPath) {
         for (first, count) in Together::of(path, self.rows) {
             // 24 accumulators of 16 lanes, or 12 (NEON: 24) of the narrower vectors.
-            if path == SimdPath::Avx512 {
-                match count {
-                    12 => self.tile::<12, 32>(first),
-                    6 => self.tile::<6, 32>(first),
-                    4 => self.tile::<4, 32>(first),
-                    2 => self.tile::<2, 32>(first),
-                    _ => self.tile::<1, 32>(first),
-                }
-            } else {
-                match count {
-                    6 => self.tile::<6, 16>(first),
-                    4 => self.tile::<4, 16>(first),
-                    2 => self.tile::<2, 16>(first),
-                    _ => self.tile::<1, 16>(first),
-                }
+            match (path, count) {
+                (SimdPath::Avx512, 12) => self.tile::<12, 32>(first),
+                (SimdPath::Avx512, 6) => self.tile::<6, 32>(first),
+                (SimdPath::Avx512, 4) => self.tile::<4, 32>(first),
+                (SimdPath::Avx512, 2) => self.tile::<2, 32>(first),
+                (SimdPath::Avx512, _) => self.tile::<1, 32>(first),
+                (SimdPath::Portable, _) if !FUSED => self.tile::<1, 16>(first),
+                (_, 6) => self.tile::<6, 16>(first),
+                (_, 4) => self.tile::<4, 16>(first),
+                (_, 2) => self.tile::<2, 16>(first),
+                _ => self.tile::<1, 16>(first),
             }
         }
     }
@@ -242,11 +242,16 @@ fn chains<const ROWS: usize, const WIDTH: usize>(
 ) -> [[f32; WIDTH]; ROWS] {
     for (lanes, x) in lanes.iter().zip(x) {
         let w = &lanes.0[lane..lane + WIDTH];
-        for row in 0..ROWS {
-            for l in 0..WIDTH {
-                sums[row][l] = w[l].mul_add(x[row], sums[row][l]);
-            }
+        macro_rules! rows {
+            ($($row:literal)*) => {$(
+                if $row < ROWS {
+                    for l in 0..WIDTH {
+                        sums[$row][l] = w[l].mul_add(x[$row], sums[$row][l]);
+                    }
+                }
+            )*};
         }
+        rows!(0 1 2 3 4 5 6 7 8 9 10 11);
     }
     sums
 }

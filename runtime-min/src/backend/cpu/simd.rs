@@ -45,13 +45,12 @@ pub(super) trait Kernel {
 }
 
 impl Simd {
-    /// The path of every machine.
-    pub const PORTABLE: Simd = Simd(SimdPath::Portable);
-
     /// The widest path of this machine.
     pub fn detect() -> Simd {
         let mut paths = SimdPath::ALL.into_iter().rev();
-        paths.find_map(Simd::new).unwrap_or(Simd::PORTABLE)
+        paths
+            .find_map(Simd::new)
+            .unwrap_or(Simd(SimdPath::Portable))
     }
 
     /// This path, if the machine has it.
