@@ -90,7 +90,7 @@ fn exit_codes_say_who_is_to_blame() {
         (2, &[good, "--ids", "1", "--nonsense"]),
         (3, &[good, "--ids", "1", "--backend", "hexagon"]),
         (4, &[folder, "--ids", "1"]),
-        (5, &[good, "--ids-file", "/nowhere/ids"]),
+        (2, &[good, "--ids-file", "/nowhere/ids"]),
         (2, &[good, "--ids", "1", "--logits", folder]),
         (5, &[good, "--ids", "1", "--logits", &missing]),
         (6, &[broken, "--ids", "1"]),
