@@ -5,9 +5,10 @@
 //! the maximum grows. Blocks are counted from position 0 and a query sees exactly the
 //! keys up to its own, so nothing depends on where a prompt was cut.
 
+use std::array;
 use std::ops::Range;
 
-use super::decode::Lanes;
+use super::decode::{Lanes, ROWS_TOGETHER, transpose};
 use super::matrix::TILE;
 use super::multiply::{Product, Scratch, Together, at_least, pack};
 use super::norm::{PARTIALS, add_halves};
@@ -121,18 +122,13 @@ impl Group<'_, '_> {
                 .chunks_exact_mut(key_dim)
                 .enumerate()
             {
-                for lane in 0..TILE {
-                    let key = first_key + strip * TILE + lane;
-                    if strip * TILE + lane < keys {
-                        let key = &self.k[(key * form.kv_heads + kv_head) * key_dim..][..key_dim];
-                        for (lanes, x) in lanes.iter_mut().zip(key) {
-                            lanes.0[lane] = *x;
-                        }
-                    } else {
-                        for lanes in &mut *lanes {
-                            lanes.0[lane] = 0.0;
-                        }
-                    }
+                for lane in (0..TILE).step_by(ROWS_TOGETHER) {
+                    // Past the last key any will do: no row sees its score.
+                    let rows = array::from_fn(|i| {
+                        let key = (strip * TILE + lane + i).min(keys - 1);
+                        &self.k[((first_key + key) * form.kv_heads + kv_head) * key_dim..]
+                    });
+                    transpose(rows, lane, lanes);
                 }
                 simd.run(Product {
                     lanes,

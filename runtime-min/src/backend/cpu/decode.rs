@@ -238,7 +238,7 @@ fn pairs<const BYTES: usize>(
 /// Elements of a row decoded before they are turned into lanes: a block of any type.
 const PIECE: usize = 256;
 /// Rows turned into lanes together: several neighbours a store.
-const ROWS_TOGETHER: usize = 8;
+pub(super) const ROWS_TOGETHER: usize = 8;
 
 fn rows(matrix: &Matrix<'_>, strip: usize, first: usize, out: &mut [Lanes]) {
     let mut pieces = [[0.0; PIECE]; ROWS_TOGETHER];
@@ -252,11 +252,18 @@ fn rows(matrix: &Matrix<'_>, strip: usize, first: usize, out: &mut [Lanes]) {
                     piece.fill(0.0);
                 }
             }
-            for (k, lanes) in out.iter_mut().enumerate() {
-                for (x, piece) in lanes.0[n..n + ROWS_TOGETHER].iter_mut().zip(&pieces) {
-                    *x = piece[k];
-                }
-            }
+            transpose(pieces.each_ref().map(|piece| &piece[..]), n, out);
+        }
+    }
+}
+
+/// Row i to lane `first_lane` + i: element k of every row to `out[k]`.
+pub(super) fn transpose(rows: [&[f32]; ROWS_TOGETHER], first_lane: usize, out: &mut [Lanes]) {
+    let rows = rows.map(|row| &row[..out.len()]);
+    for (k, lanes) in out.iter_mut().enumerate() {
+        let lanes = &mut lanes.0[first_lane..first_lane + ROWS_TOGETHER];
+        for (x, row) in lanes.iter_mut().zip(&rows) {
+            *x = row[k];
         }
     }
 }
@@ -290,11 +297,11 @@ pub(super) fn row_piece(matrix: &Matrix<'_>, row: usize, first: usize, out: &mut
         }),
         DType::IQ4_NL => blocks::<32, 18>(row, first, out, |b, out| {
             let d = f16_at(b, 0);
-            nibble_block(&b[2..], out, |code| iq4_nl(code, d));
+            nibble_block(&b[2..], out, |code| d * IQ4_NL[code as usize]);
         }),
         DType::MXFP4 => blocks::<32, 17>(row, first, out, |b, out| {
             let half = e8m0_half_to_f32(b[0]);
-            nibble_block(&b[1..], out, |code| mxfp4(code, half));
+            nibble_block(&b[1..], out, |code| MXFP4[code as usize] * half);
         }),
         DType::Q8_0 => blocks::<32, 34>(row, first, out, |b, out| {
             let d = f16_at(b, 0);
