@@ -131,6 +131,9 @@ impl Compiled<'_> {
                 decode(view.dtype, row, &mut stored).map_err(value)?;
                 wanted[..logical_cols].copy_from_slice(&stored[start..start + logical_cols]);
                 encode(dtype, &wanted, out, OnOverflow::Error).map_err(value)?;
+                // Plain types carry infinities and NaN over: what is written is looked at
+                // whatever made it.
+                check_scales(dtype, out).map_err(value)?;
             }
         }
         let Some(tile_bytes) = layout.tile_bytes() else {

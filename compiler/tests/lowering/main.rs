@@ -4,6 +4,7 @@ mod descriptors;
 mod dialects;
 mod experts;
 mod fixtures;
+mod not_finite;
 mod problems;
 mod ties;
 mod toy;

@@ -1,0 +1,80 @@
+//! No infinity and no NaN leaves the compiler, whatever the weight becomes.
+
+use estream_compiler::compile::{CompileError, Compiled, Options};
+use estream_schemas::exit::Exit;
+use estream_schemas::manifest::Projection;
+
+use crate::toy::{HIDDEN, Model, Tensor, Text, assert_says, count_from, toy};
+
+/// The toy with a norm before the head.
+fn normed() -> Text {
+    toy()
+        .and(
+            "[[tensor]]\nrole = \"norm\"\nper = \"model\"\nshape = [\"hidden\"]\nhf = [\"norm\"]\n\
+             gguf = [\"norm.weight\"]\n",
+        )
+        .with(
+            "epilogue = [",
+            "epilogue = [{ op = \"rms_norm\", input = \"h\", out = \"x\", weight = \"norm\", eps = 1e-5 }, ",
+        )
+}
+
+/// A checkpoint of [`normed`] in which element `index` of `tensor` is `value`.
+fn with(tensor: &str, index: usize, value: f32) -> Model {
+    let mut model = Model::toy(1, 2);
+    model.put("norm", Tensor::f32(&[HIDDEN], &count_from(0, HIDDEN)));
+    let changed = model.tensors.get_mut(tensor).unwrap();
+    changed.bytes[4 * index..][..4].copy_from_slice(&value.to_le_bytes());
+    model
+}
+
+/// Writes every weight of `model` as `dtype`, or what a vector can be, to nowhere.
+fn compiled(model: &Model, dtype: &str) -> Result<(), CompileError> {
+    let plain = if dtype == "q4_0" { "f32" } else { dtype };
+    let text = format!(
+        "name = \"test\"\nabout = \"\"\n[[rule]]\nrole = \"norm\"\ntype = \"{plain}\"\n\
+         [[rule]]\nrole = \"*\"\ntype = \"{dtype}\"\n"
+    );
+    let options = Options {
+        recipe: "test.toml".to_owned(),
+        recipe_text: (dtype != "keep").then_some(text),
+        ..Options::default()
+    };
+    let options = match dtype {
+        "keep" => Options {
+            recipe: "keep".to_owned(),
+            ..options
+        },
+        _ => options,
+    };
+    let written = model.write();
+    let compiled = Compiled::plan(&written.checkpoint, &normed().family(), &options)?;
+    let mut nowhere = |_: &[u8]| Ok(());
+    for index in 0..compiled.resident.len() {
+        compiled.write_resident(index, &mut nowhere)?;
+    }
+    for expert in 0..2 {
+        for projection in [Projection::Gate, Projection::Up, Projection::Down] {
+            compiled.write_region(0, expert, 0, projection, &mut nowhere)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn c29_a_weight_that_is_not_finite_is_refused_in_every_type() {
+    for dtype in ["keep", "q4_0", "f16", "bf16", "f32"] {
+        compiled(&with("norm", 0, 1.0), dtype).unwrap();
+        for tensor in ["norm", "0.router", "0.1.w2", "0.mix", "embed"] {
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let error = compiled(&with(tensor, 37, bad), dtype).expect_err(dtype);
+                assert!(matches!(error, CompileError::Value { .. }), "{error}");
+                assert_eq!(error.exit(), Exit::Invalid);
+                assert_says(
+                    &error.to_string(),
+                    &[&format!("{tensor:?}"), "row", "infinite or not a number"],
+                );
+            }
+        }
+    }
+}
