@@ -9,4 +9,5 @@ mod problems;
 mod ties;
 mod toy;
 mod types;
+mod values;
 mod windows;
