@@ -30,7 +30,7 @@ pub enum ArchError {
     },
     /// The checkpoint names a family that no descriptor is for.
     #[error(
-        "{}: no descriptor is for {found}; the known families are {known}: name a descriptor file for this one",
+        "{}: no descriptor is for {found}; compile a checkpoint of a known family ({known})",
         path.display()
     )]
     UnknownFamily {

@@ -13,6 +13,8 @@ use crate::problem::Problems;
 #[derive(Clone, Debug, Default)]
 pub struct Keys {
     values: BTreeMap<String, Value>,
+    /// What the checkpoint calls a key: the name it states it by, or those it could.
+    names: BTreeMap<String, String>,
 }
 
 impl Keys {
@@ -27,11 +29,22 @@ impl Keys {
     ) -> Keys {
         let mut keys = Keys::default();
         for key in &descriptor.key {
-            let stated = spellings(key, config)
-                .into_iter()
-                .find_map(|name| config.get(&name).filter(|value| !value.is_null()));
+            let names = spellings(key, config);
+            let stated = names.iter().find_map(|name| {
+                let value = config.get(name).filter(|value| !value.is_null())?;
+                Some((name, value))
+            });
+            let name = match stated {
+                Some((name, _)) => format!("config key {name:?}"),
+                None if names.is_empty() => format!("key {:?}", key.name),
+                None => {
+                    let names: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+                    format!("config key {}", names.join(" or "))
+                }
+            };
+            keys.names.insert(key.name.clone(), name);
             let value = match (stated, key.default_in(config.format)) {
-                (Some(stated), _) => read(key, config.format, stated).map(Some),
+                (Some((_, stated)), _) => read(key, config.format, stated).map(Some),
                 (None, Some(DefaultForm::Expr(default))) => match default.value(&keys, None) {
                     Ok(value) => Ok(Some(Value::from(value))),
                     Err(error) => Err(format!("has no value: {error}")),
@@ -42,7 +55,7 @@ impl Keys {
             match value {
                 Ok(Some(value)) => keys.set(&key.name, value),
                 Ok(None) => {}
-                Err(why) => problems.push(format!("key {:?} {why}", key.name)),
+                Err(why) => problems.push(format!("{} {why}", keys.name(&key.name))),
             }
         }
         keys
@@ -56,7 +69,14 @@ impl Keys {
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), value.clone()))
                 .collect(),
+            names: BTreeMap::new(),
         }
+    }
+
+    /// What to call `key` in a message: whoever reads it has the checkpoint, not the descriptor.
+    pub(crate) fn name(&self, key: &str) -> String {
+        let name = self.names.get(key).cloned();
+        name.unwrap_or_else(|| format!("key {key:?}"))
     }
 
     /// Whether the checkpoint or a default gives `key` a value.
@@ -71,14 +91,15 @@ impl Keys {
 
     fn value(&self, key: &str) -> Result<&Value, String> {
         self.values.get(key).ok_or_else(|| {
-            format!("key {key:?} is not stated by the checkpoint and has no default")
+            let name = self.name(key);
+            format!("{name} is not stated by the checkpoint and has no default")
         })
     }
 
     /// `key` as a whole number; an integral JSON float counts.
     pub fn integer(&self, key: &str) -> Result<u64, String> {
         let value = self.value(key)?;
-        integer(value).ok_or_else(|| format!("key {key:?} is {value}, not a whole number"))
+        integer(value).ok_or_else(|| format!("{} is {value}, not a whole number", self.name(key)))
     }
 
     /// `key` as a real number.
@@ -86,7 +107,7 @@ impl Keys {
         let value = self.value(key)?;
         value
             .as_f64()
-            .ok_or_else(|| format!("key {key:?} is {value}, not a number"))
+            .ok_or_else(|| format!("{} is {value}, not a number", self.name(key)))
     }
 
     /// `key` as true or false.
@@ -94,7 +115,7 @@ impl Keys {
         let value = self.value(key)?;
         value
             .as_bool()
-            .ok_or_else(|| format!("key {key:?} is {value}, not true or false"))
+            .ok_or_else(|| format!("{} is {value}, not true or false", self.name(key)))
     }
 
     /// `key` as a list of whole numbers.
@@ -104,7 +125,7 @@ impl Keys {
             .as_array()
             .map(|list| list.iter().map(integer).collect());
         list.flatten()
-            .ok_or_else(|| format!("key {key:?} is {value}, not a list of whole numbers"))
+            .ok_or_else(|| format!("{} is {value}, not a list of whole numbers", self.name(key)))
     }
 
     /// `key` for `layer`, as text.
@@ -115,8 +136,10 @@ impl Keys {
     /// `key` for `layer`, as a whole number.
     pub fn integer_of(&self, key: &str, layer: u64) -> Result<u64, String> {
         let value = self.element(key, layer)?;
-        integer(value)
-            .ok_or_else(|| format!("key {key:?} is {value} for layer {layer}, not a whole number"))
+        integer(value).ok_or_else(|| {
+            let name = self.name(key);
+            format!("{name} is {value} for layer {layer}, not a whole number")
+        })
     }
 
     /// The element of a list for `layer`. What is not a list has one value for all layers.
@@ -126,7 +149,7 @@ impl Keys {
             return Ok(value);
         };
         let element = usize::try_from(layer).ok().and_then(|at| list.get(at));
-        element.ok_or_else(|| format!("key {key:?} has no element for layer {layer}"))
+        element.ok_or_else(|| format!("{} has no element for layer {layer}", self.name(key)))
     }
 }
 

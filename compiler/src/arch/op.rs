@@ -32,6 +32,23 @@ pub struct Product {
     pub over: Option<String>,
 }
 
+impl RealForm {
+    /// The keys it names.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        let (key, product) = match self {
+            RealForm::Number(_) => (None, None),
+            RealForm::Key(key) => (Some(key), None),
+            RealForm::Product(product) => (None, Some(product)),
+        };
+        let of_product = product.into_iter().flat_map(|product| {
+            let sizes = product.rsqrt.iter().flat_map(Expr::keys);
+            let factors = product.times.iter().chain(&product.over);
+            sizes.chain(factors.map(String::as_str))
+        });
+        key.map(String::as_str).into_iter().chain(of_product)
+    }
+}
+
 /// The divisor of a router's weights.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]

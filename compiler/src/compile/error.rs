@@ -48,14 +48,14 @@ pub enum CompileError {
         notices: Vec<String>,
     },
     /// A value that its new type cannot hold.
-    #[error("{}: {tensor:?}, rows from {row}: {source}", path.display())]
+    #[error("{}: {tensor:?}, {}: {source}", path.display(), place(position))]
     Value {
         /// The checkpoint.
         path: PathBuf,
         /// The source tensor.
         tensor: String,
-        /// First canonical row of the strip it is in.
-        row: u64,
+        /// Where it is in that tensor, an index for each dimension, the slowest first.
+        position: Vec<u64>,
         /// What is wrong with it.
         source: QuantError,
     },
@@ -84,5 +84,15 @@ impl CompileError {
             CompileError::Layout(_) => Exit::Internal,
             CompileError::Sink(_) => Exit::Io,
         }
+    }
+}
+
+/// A position in a tensor, in words; counted from 0.
+fn place(position: &[u64]) -> String {
+    match position {
+        [] => "its only element".to_owned(),
+        [element] => format!("element {element}"),
+        [row, column] => format!("row {row}, column {column}"),
+        [outer @ .., row, column] => format!("matrix {outer:?}, row {row}, column {column}"),
     }
 }

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use super::{CompileError, Compiled};
 use crate::layout::tile_strip;
 use crate::lower::View;
-use crate::quant::{OnOverflow, check_scales, decode, encode};
+use crate::quant::{OnOverflow, QuantError, check_scales, decode, encode};
 
 /// Source bytes in memory at a time, over all threads.
 const BATCH_BYTES: u64 = 16 << 20;
@@ -94,11 +94,16 @@ impl Compiled<'_> {
         cols: Range<u64>,
         layout: Layout,
     ) -> Result<Vec<u8>, CompileError> {
-        let value = |source| CompileError::Value {
-            path: self.checkpoint.path.clone(),
-            tensor: self.checkpoint.tensors[view.tensor].name.clone(),
-            row,
-            source,
+        let tensor = &self.checkpoint.tensors[view.tensor];
+        // What is wrong in a slice of row `index` of these that begins at column `col`.
+        let wrong = |index: usize, col: u64, source: QuantError| {
+            let col = col + source.element().unwrap_or(0);
+            CompileError::Value {
+                path: self.checkpoint.path.clone(),
+                tensor: tensor.name.clone(),
+                position: view.position(&tensor.shape, row + index as u64, col),
+                source,
+            }
         };
         let dtype = layout.dtype();
         let row_bytes = view.row_bytes();
@@ -112,25 +117,31 @@ impl Compiled<'_> {
         let out_row_bytes = size(dtype.row_bytes(padded_cols as u64).unwrap_or(0));
         let mut rows = vec![0; out_row_bytes * row_count];
         if view.dtype == dtype && padded_cols == logical_cols {
-            check_scales(dtype, source).map_err(value)?;
             let from = size(dtype.row_bytes(cols.start).unwrap_or(0));
-            for (out, row) in rows
+            for (index, (out, row)) in rows
                 .chunks_exact_mut(out_row_bytes)
                 .zip(source.chunks_exact(row_bytes))
+                .enumerate()
             {
                 out.copy_from_slice(&row[from..from + out_row_bytes]);
+                check_scales(dtype, out).map_err(|source| wrong(index, cols.start, source))?;
             }
         } else {
             let mut stored = vec![0.0; stored_cols];
             let mut wanted = vec![0.0; padded_cols];
             let start = size(cols.start);
-            for (out, row) in rows
+            for (index, (out, row)) in rows
                 .chunks_exact_mut(out_row_bytes)
                 .zip(source.chunks_exact(row_bytes))
+                .enumerate()
             {
-                decode(view.dtype, row, &mut stored).map_err(value)?;
+                decode(view.dtype, row, &mut stored).map_err(|source| wrong(index, 0, source))?;
                 wanted[..logical_cols].copy_from_slice(&stored[start..start + logical_cols]);
-                encode(dtype, &wanted, out, OnOverflow::Error).map_err(value)?;
+                // Plain types carry infinities and NaN over: what is written is looked at
+                // whatever made it.
+                encode(dtype, &wanted, out, OnOverflow::Error)
+                    .and_then(|_| check_scales(dtype, out))
+                    .map_err(|source| wrong(index, cols.start, source))?;
             }
         }
         let Some(tile_bytes) = layout.tile_bytes() else {

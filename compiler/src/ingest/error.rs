@@ -83,6 +83,12 @@ pub enum IngestError {
         /// The pickles.
         files: Vec<String>,
     },
+    /// What a compiler has made, where what it is made of belongs.
+    #[error("{}: is a bundle already; inspect or run it as it is, or name the checkpoint it was compiled from", path.display())]
+    Bundle {
+        /// The directory.
+        path: PathBuf,
+    },
     /// A directory without any weights.
     #[error("{}: has neither safetensors nor GGUF weights; name the directory that holds config.json and model.safetensors or its shards", path.display())]
     NoWeights {

@@ -1,5 +1,9 @@
 //! From a family's program form to the program of one checkpoint.
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+use estream_schemas::limits::MAX_DIM;
 use estream_schemas::program::{Op, Program, RegisterSpec, Renormalise, RouterForm};
 use estream_schemas::real::Real;
 
@@ -21,6 +25,7 @@ pub(super) fn program(
     let form = &descriptor.program;
     let mut lowering = Lowering {
         keys,
+        experts: &form.experts,
         tensor,
         layer: None,
         problems,
@@ -30,8 +35,8 @@ pub(super) fn program(
         width: lowering.size(width),
     });
     let registers = registers.collect();
-    let vocab = lowering.size(&form.vocab);
-    let context = lowering.size(&form.context);
+    let vocab = lowering.size_in("vocab", &form.vocab, 1..=MAX_DIM);
+    let context = lowering.size_in("context", &form.context, 1..=u64::from(u32::MAX));
     let prologue = lowering.ops(&chosen.prologue);
     let layers = (0..).zip(&chosen.layers).map(|(layer, ops)| {
         lowering.layer = Some(layer);
@@ -52,6 +57,7 @@ pub(super) fn program(
 
 struct Lowering<'a> {
     keys: &'a Keys,
+    experts: &'a Expr,
     tensor: &'a dyn Fn(&str, Option<u64>) -> String,
     layer: Option<u64>,
     problems: &'a mut Problems,
@@ -62,23 +68,92 @@ impl Lowering<'_> {
         self.problems.or(expr.value(self.keys, self.layer), 0)
     }
 
-    fn real(&mut self, form: &RealForm) -> Real {
-        let value = match form {
-            RealForm::Number(value) => Ok(*value),
-            RealForm::Key(key) => self.keys.real(key),
-            RealForm::Product(product) => self.product(product),
-        };
-        let value = self.problems.or(value, 0.0);
-        #[expect(clippy::cast_possible_truncation, reason = "programs compute in f32")]
-        let real = Real::new(value as f32);
-        self.problems.or(real, Real::ZERO)
+    /// A size that a reader takes only within `bounds`.
+    fn size_in(&mut self, what: &str, expr: &Expr, bounds: RangeInclusive<u64>) -> u64 {
+        let value = expr.value(self.keys, self.layer).map_err(|e| e.to_string());
+        let value = value.and_then(|value| {
+            let (low, high) = (bounds.start(), bounds.end());
+            let range = format!("outside {low} to {high}");
+            match bounds.contains(&value) {
+                true => Ok(value),
+                false => Err(self.refusal(what, expr.keys(), value, &range)),
+            }
+        });
+        self.problems.or(value, 0)
     }
 
-    fn product(&mut self, product: &Product) -> Result<f64, String> {
+    /// A router's choices: at least one, and no more than there are experts.
+    fn top_k(&mut self, expr: &Expr) -> u64 {
+        // A number of experts that has no value is a problem already.
+        let experts = self.experts.value(self.keys, self.layer);
+        self.size_in("top_k", expr, 1..=experts.unwrap_or(u64::MAX))
+    }
+
+    fn real(&mut self, form: &RealForm) -> Real {
+        let value = self.value(form);
+        self.problems.or(value, Real::ZERO)
+    }
+
+    /// A number that a reader takes only if it `holds`; `range` says which it does not take.
+    fn real_that(
+        &mut self,
+        what: &str,
+        form: &RealForm,
+        holds: impl Fn(f32) -> bool,
+        range: &str,
+    ) -> Real {
+        let value = self.value(form).and_then(|real| match holds(real.get()) {
+            true => Ok(real),
+            false => Err(self.refusal(what, form.keys(), real, range)),
+        });
+        self.problems.or(value, Real::ZERO)
+    }
+
+    fn eps(&mut self, form: &RealForm) -> Real {
+        self.real_that("eps", form, |eps| eps >= 0.0, "below 0")
+    }
+
+    fn theta(&mut self, form: &RealForm) -> Real {
+        self.real_that("theta", form, |theta| theta > 0.0, "not above 0")
+    }
+
+    fn value(&self, form: &RealForm) -> Result<Real, String> {
+        let value = match form {
+            RealForm::Number(value) => *value,
+            RealForm::Key(key) => self.keys.real(key)?,
+            RealForm::Product(product) => self.product(product)?,
+        };
+        #[expect(clippy::cast_possible_truncation, reason = "programs compute in f32")]
+        let real = Real::new(value as f32);
+        real.map_err(|_| self.refusal("a number", form.keys(), value, "beyond f32"))
+    }
+
+    fn product(&self, product: &Product) -> Result<f64, String> {
         let of = |key: &Option<String>| key.as_ref().map_or(Ok(1.0), |key| self.keys.real(key));
         let ratio = of(&product.times)? / of(&product.over)?;
-        let root = product.rsqrt.as_ref().map_or(1, |expr| self.size(expr));
+        let root = match &product.rsqrt {
+            None => 1,
+            Some(expr) => {
+                let root = expr.value(self.keys, self.layer);
+                root.map_err(|e| e.to_string())?
+            }
+        };
         Ok(ratio / (root as f64).sqrt())
+    }
+
+    /// Why `what`, which is made of `keys`, cannot be `value`.
+    fn refusal<'k>(
+        &self,
+        what: &str,
+        keys: impl Iterator<Item = &'k str>,
+        value: impl Display,
+        range: &str,
+    ) -> String {
+        let names: Vec<String> = keys.map(|key| self.keys.name(key)).collect();
+        match names.is_empty() {
+            true => format!("{what} is {value}, {range}"),
+            false => format!("{what} (from {}) is {value}, {range}", names.join(" and ")),
+        }
     }
 
     fn scale(&mut self, form: &Option<RealForm>) -> Real {
@@ -126,7 +201,7 @@ impl Lowering<'_> {
                 input: input.clone(),
                 out: out.clone(),
                 weight: self.tensor(weight),
-                eps: self.real(eps),
+                eps: self.eps(eps),
             },
             OpForm::Linear {
                 input,
@@ -148,7 +223,7 @@ impl Lowering<'_> {
             } => Op::QkNorm {
                 register: register.clone(),
                 weight: self.tensor(weight),
-                eps: self.real(eps),
+                eps: self.eps(eps),
                 heads: self.size(heads),
                 over: *over,
             },
@@ -162,7 +237,7 @@ impl Lowering<'_> {
                 register: register.clone(),
                 heads: self.size(heads),
                 dims: self.size(dims),
-                theta: self.real(theta),
+                theta: self.theta(theta),
                 pairing: *pairing,
             },
             OpForm::Attention {
@@ -198,7 +273,7 @@ impl Lowering<'_> {
                 form: RouterForm {
                     scoring: *scoring,
                     score: *score,
-                    top_k: self.size(top_k),
+                    top_k: self.top_k(top_k),
                     renormalise: self.renormalise(renormalise),
                     scale: self.scale(scale),
                 },

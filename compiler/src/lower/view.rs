@@ -60,6 +60,22 @@ impl View {
         self.first_row + ordered * self.row_step
     }
 
+    /// Where the element of canonical row `row` and column `col` is in a tensor of `shape`, of
+    /// which this is a view: an index for each dimension, the slowest first.
+    pub fn position(&self, shape: &[u64], row: u64, col: u64) -> Vec<u64> {
+        let base = self.base_bytes / self.dtype.block_bytes() * self.dtype.block_len();
+        let mut rest = match self.transposed {
+            false => base + self.stored(row) * self.cols + col,
+            true => base + col * self.stored_cols + self.stored(row),
+        };
+        let mut position = vec![0; shape.len()];
+        for (index, dim) in position.iter_mut().zip(shape).rev() {
+            *index = rest % (*dim).max(1);
+            rest /= (*dim).max(1);
+        }
+        position
+    }
+
     /// Whether this and `other`, a view of the same stored matrix, share elements.
     pub(super) fn overlaps(&self, other: &View) -> bool {
         let lies = |view: &View| (view.stored_cols, view.transposed);

@@ -4,8 +4,8 @@ use estream_schemas::dtype::DType;
 
 /// Values or blocks that cannot be converted.
 ///
-/// Positions count from the start of the slice that was passed: whoever cut a
-/// tensor into pieces adds the piece's offset and the tensor's name.
+/// Positions count from the start of the slice that was passed, so messages leave them
+/// out: whoever cut a tensor into pieces says where in the tensor [`QuantError::element`] is.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum QuantError {
     /// No codec in this direction for the type.
@@ -35,16 +35,14 @@ pub enum QuantError {
     },
 
     /// A value is an infinity or not a number.
-    #[error("value {index} is infinite or not a number; repair the checkpoint it comes from")]
+    #[error("a value is infinite or not a number; repair the checkpoint it comes from")]
     NotFinite {
         /// Which value.
         index: usize,
     },
 
     /// A finite value, or the scale its block needs, exceeds what the type can hold.
-    #[error(
-        "value {index} or the scale of its block is too large for {dtype}; choose a wider type, or ask for clamping"
-    )]
+    #[error("a value or the scale of its block is too large for {dtype}; choose a wider type")]
     Overflow {
         /// The type asked for.
         dtype: DType,
@@ -54,7 +52,7 @@ pub enum QuantError {
 
     /// A block stores an infinity or not a number as its scale or minimum.
     #[error(
-        "{dtype} block {block_index} stores a scale that is infinite or not a number; quantise the tensor again"
+        "the {dtype} block that starts here has a scale that is infinite or not a number; repair the checkpoint it comes from"
     )]
     ScaleNotFinite {
         /// The type of the blocks.
@@ -62,4 +60,20 @@ pub enum QuantError {
         /// Which block.
         block_index: usize,
     },
+}
+
+impl QuantError {
+    /// The element at fault, counted from the start of the slice that was passed; for a
+    /// block, its first one. `None` if the fault is not that of an element.
+    pub fn element(&self) -> Option<u64> {
+        match self {
+            QuantError::Unsupported { .. } | QuantError::Length { .. } => None,
+            QuantError::NotFinite { index } | QuantError::Overflow { index, .. } => {
+                Some(*index as u64)
+            }
+            QuantError::ScaleNotFinite { dtype, block_index } => {
+                Some(*block_index as u64 * dtype.block_len())
+            }
+        }
+    }
 }

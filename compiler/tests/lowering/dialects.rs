@@ -137,14 +137,17 @@ fn a_value_without_a_word_and_a_list_of_two_values_are_named() {
     let problems = hf.write().problems(&hybrid());
     assert_says(
         &problems,
-        &["key \"kinds\" is \"mamba\", which is none of conv, full_attention"],
+        &["config key \"layer_types\" is \"mamba\", which is none of conv, full_attention"],
     );
     let mut gguf = hybrid_in_gguf();
     gguf.set("toy.attention.head_count_kv", json!([4, 8]));
     let problems = gguf.write().problems(&hybrid());
     assert_says(
         &problems,
-        &["key \"kv_heads\" must be the same", "and is 4 and 8"],
+        &[
+            "config key \"toy.attention.head_count_kv\" must be the same",
+            "and is 4 and 8",
+        ],
     );
 }
 

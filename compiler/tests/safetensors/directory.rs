@@ -72,6 +72,21 @@ fn pickled_weights_are_refused_with_the_way_out() {
 }
 
 #[test]
+fn a_bundle_is_not_taken_for_a_checkpoint() {
+    let bundle = || {
+        let files = ["manifest.json", "resident.bin", "experts-00001.bin"];
+        files
+            .iter()
+            .fold(Dir::empty(), |dir, name| dir.with(name, b"x"))
+    };
+    for dir in [bundle(), bundle().with("source-metadata.gguf", b"GGUF")] {
+        let error = dir.refused(Exit::Invalid);
+        assert!(matches!(error, IngestError::Bundle { .. }), "{error}");
+        says(&error, &["is a bundle already"]);
+    }
+}
+
+#[test]
 fn a_pickle_under_another_name_is_not_read_either() {
     for content in [
         b"PK\x03\x04\0\0\0\0\0\0\0\0".as_slice(),

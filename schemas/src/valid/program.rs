@@ -8,6 +8,7 @@ use crate::limits::{
 };
 use crate::manifest::{ExpertLayer, Manifest};
 use crate::program::{NormWidth, Op};
+use crate::real::Real;
 
 pub(super) fn check(manifest: &Manifest) -> Result<(), InvalidManifest> {
     let program = &manifest.program;
@@ -115,8 +116,12 @@ impl Names<'_> {
         match op {
             Op::Embed { out, weight, .. } => self.shape(weight, &[self.vocab, self.width(out)?]),
             Op::RmsNorm {
-                input, out, weight, ..
+                input,
+                out,
+                weight,
+                eps,
             } => {
+                not_negative("rms_norm", *eps)?;
                 let width = self.same_width(input, out)?;
                 self.shape(weight, &[width])
             }
@@ -134,10 +139,11 @@ impl Names<'_> {
             Op::QkNorm {
                 register,
                 weight,
+                eps,
                 heads,
                 over,
-                ..
             } => {
+                not_negative("qk_norm", *eps)?;
                 let width = self.width(register)?;
                 let head_dim = split(register, width, *heads)?;
                 self.shape(
@@ -250,6 +256,11 @@ impl Names<'_> {
             .as_deref()
             .map_or(Ok(()), |tensor| self.shape(tensor, expected))
     }
+}
+
+/// Refuses an epsilon under which the root of a small mean square would not be a number.
+fn not_negative(at: &str, eps: Real) -> Result<(), InvalidManifest> {
+    ensure(eps.get() >= 0.0, at, || format!("eps is {eps}"))
 }
 
 /// Width of one of `heads` heads.

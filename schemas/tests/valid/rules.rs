@@ -763,6 +763,16 @@ fn operands_of_operators() {
             &["operator 5, rope", "theta is 0"],
         ),
         (
+            op(0, "rms_norm", "eps"),
+            json!("-0.00001"),
+            &["operator 0, rms_norm", "eps is -0.00001"],
+        ),
+        (
+            op(4, "qk_norm", "eps"),
+            json!("-1"),
+            &["operator 4, qk_norm", "eps is -1"],
+        ),
+        (
             op(6, "attention", "heads"),
             json!(5),
             &["operator 6", "5 heads"],

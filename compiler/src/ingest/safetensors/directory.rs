@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use estream_schemas::manifest::{MANIFEST_FILE, RESIDENT_FILE};
+
 use super::super::IngestError;
 use super::super::source::is_plain_name;
 
@@ -96,6 +98,13 @@ pub(super) fn choose(dir: &Path, names: &[String]) -> Result<Weights, IngestErro
             path: path(),
             files,
         });
+    }
+    // A bundle carries the metadata of a GGUF source, and its parts end as pickles do.
+    if [MANIFEST_FILE, RESIDENT_FILE]
+        .iter()
+        .all(|file| names.iter().any(|name| name == file))
+    {
+        return Err(IngestError::Bundle { path: path() });
     }
     let gguf = ending(GGUF_EXTENSION);
     if !gguf.is_empty() {
