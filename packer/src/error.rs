@@ -128,6 +128,18 @@ pub enum OutputError {
         /// What makes it something else.
         why: String,
     },
+    /// A bundle is there, and files beside it that would go with it.
+    #[error(
+        "{}: holds what is no part of the bundle: {}; move it away or name another output",
+        out.display(),
+        quoted(strays)
+    )]
+    Strays {
+        /// The target.
+        out: PathBuf,
+        /// What its manifest does not name, as paths inside it.
+        strays: Vec<PathBuf>,
+    },
     /// The path names no file of a directory.
     #[error("{}: cannot be an output; name a new directory", out.display())]
     NoName {
@@ -201,6 +213,7 @@ impl OutputError {
             OutputError::IsInput { .. }
             | OutputError::Exists { .. }
             | OutputError::NotABundle { .. }
+            | OutputError::Strays { .. }
             | OutputError::NoName { .. } => Exit::Usage,
             OutputError::NoSpace { .. } | OutputError::Io { .. } => Exit::Io,
             OutputError::Carried { .. } => Exit::Invalid,
@@ -221,4 +234,18 @@ impl OutputError {
             source,
         }
     }
+}
+
+/// The first few of `paths` as a list, quoted and escaped, and how many more there are.
+fn quoted(paths: &[PathBuf]) -> String {
+    const SHOWN: usize = 10;
+    let mut list: Vec<String> = paths
+        .iter()
+        .take(SHOWN)
+        .map(|path| format!("{path:?}"))
+        .collect();
+    if let Some(more) = paths.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+        list.push(format!("and {more} more"));
+    }
+    list.join(", ")
 }

@@ -1,6 +1,7 @@
 //! The place a bundle goes to: nothing of the user's is ever written to or replaced.
 
-use std::ffi::{OsStr, OsString};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -15,6 +16,9 @@ use crate::OutputError;
 
 /// Names tried for a staging directory before giving up.
 const MAX_STAGING_NAMES: u32 = 1000;
+
+/// The folder of tokenizer files in a bundle.
+const TOKENIZER_DIR: &str = "tokenizer";
 
 /// A path that a bundle may be renamed to.
 #[derive(Debug)]
@@ -199,7 +203,7 @@ fn refuse_inputs(out: &Path, inputs: &[PathBuf]) -> Result<(), OutputError> {
 }
 
 /// Errors unless what is at `out` is a bundle through and through: a directory with a
-/// manifest of ours and not one file that no bundle has, since all of it goes.
+/// manifest of ours and not one file that it does not name, since all of it goes.
 fn refuse_non_bundle(out: &Path, about: &Metadata) -> Result<(), OutputError> {
     let refuse = |why: String| OutputError::NotABundle {
         out: out.to_owned(),
@@ -211,53 +215,103 @@ fn refuse_non_bundle(out: &Path, about: &Metadata) -> Result<(), OutputError> {
     if !about.is_dir() {
         return Err(refuse("it is not a directory".into()));
     }
-    if !has_manifest(out) {
-        return Err(refuse(format!("it has no {MANIFEST_FILE} of one")));
-    }
-    for entry in list(out)? {
-        let (name, about) = entry;
-        let folder = name == "tokenizer" || name == PLANS_DIR;
-        let inside = match folder && about.is_dir() {
-            true => list(&out.join(&name))?,
-            false => Vec::new(),
-        };
-        let ours = if folder {
-            about.is_dir() && inside.iter().all(|(_, about)| about.is_file())
-        } else {
-            about.is_file() && may_be_in_bundle(&name)
-        };
-        if !ours {
-            return Err(refuse(format!("it holds {name:?}")));
+    let named =
+        named_files(out).ok_or_else(|| refuse(format!("it has no {MANIFEST_FILE} of one")))?;
+    let is_ours = |file: &Path, about: &Metadata| {
+        let is_plan = file.parent() == Some(Path::new(PLANS_DIR))
+            && file
+                .extension()
+                .is_some_and(|extension| extension == "json");
+        about.is_file() && (is_plan || named.contains(file))
+    };
+    let mut strays = Vec::new();
+    for (name, about) in list(out)? {
+        let name = PathBuf::from(name);
+        let is_folder = name == Path::new(TOKENIZER_DIR) || name == Path::new(PLANS_DIR);
+        if !(is_folder && about.is_dir()) {
+            if !is_ours(&name, &about) {
+                strays.push(name);
+            }
+            continue;
+        }
+        for (inside, about) in list(&out.join(&name))? {
+            let inside = name.join(inside);
+            if !is_ours(&inside, &about) {
+                strays.push(inside);
+            }
         }
     }
-    Ok(())
-}
-
-/// Files at the top of a bundle of any version.
-fn may_be_in_bundle(name: &OsStr) -> bool {
-    let Some(name) = name.to_str() else {
-        return false;
-    };
-    let licences = ["LICENSE", "LICENCE", "COPYING", "NOTICE", "USE_POLICY"];
-    let upper = name.to_ascii_uppercase();
-    [MANIFEST_FILE, RESIDENT_FILE, "source-metadata.gguf"].contains(&name)
-        || (name.starts_with("experts-") && name.ends_with(".bin"))
-        || licences.iter().any(|licence| upper.starts_with(licence))
-}
-
-/// Whether the directory's manifest says it is one of ours, of any version.
-fn has_manifest(out: &Path) -> bool {
-    #[derive(serde::Deserialize)]
-    struct Head {
-        format: String,
+    strays.sort();
+    match strays.is_empty() {
+        true => Ok(()),
+        false => Err(OutputError::Strays {
+            out: out.to_owned(),
+            strays,
+        }),
     }
+}
+
+/// The files that the manifest in `out` says the bundle has, if it is one of ours.
+///
+/// Fields it lacks or that read differently name no file: of a manifest of another
+/// version or a spoilt one, less is taken for ours, never more.
+fn named_files(out: &Path) -> Option<BTreeSet<PathBuf>> {
     let path = out.join(MANIFEST_FILE);
     let small = fs::symlink_metadata(&path)
         .is_ok_and(|about| about.is_file() && about.len() <= MAX_MANIFEST_BYTES);
-    small
-        && fs::read(&path).is_ok_and(|text| {
-            serde_json::from_slice::<Head>(&text).is_ok_and(|head| head.format == FORMAT)
-        })
+    if !small {
+        return None;
+    }
+    let text = fs::read(&path).ok()?;
+    let head: Head = serde_json::from_slice(&text).ok()?;
+    if head.format != FORMAT {
+        return None;
+    }
+    let files = serde_json::from_slice::<Files>(&text).unwrap_or_default();
+    let carried = files.tokenizer.into_iter().chain(files.license.files);
+    let carried = carried.chain(files.source.metadata);
+    let parts = files.experts.parts.into_iter();
+    let own = [MANIFEST_FILE, RESIDENT_FILE].map(PathBuf::from);
+    let named = parts.chain(carried).map(|file| file.file);
+    Some(named.chain(own).collect())
+}
+
+#[derive(serde::Deserialize)]
+struct Head {
+    format: String,
+}
+
+/// Where a manifest names files.
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct Files {
+    experts: Parts,
+    tokenizer: Vec<Named>,
+    license: Licences,
+    source: FromSource,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct Parts {
+    parts: Vec<Named>,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct Licences {
+    files: Vec<Named>,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct FromSource {
+    metadata: Option<Named>,
+}
+
+#[derive(serde::Deserialize)]
+struct Named {
+    file: PathBuf,
 }
 
 fn list(path: &Path) -> Result<Vec<(OsString, Metadata)>, OutputError> {

@@ -60,22 +60,64 @@ fn c48_nothing_but_a_bundle_is_replaced_even_with_force() {
 
 #[test]
 fn c48_a_bundle_with_a_file_of_the_users_in_it_is_not_replaced() {
-    for stray in ["notes.txt", "plans/notes", "tokenizer/mine"] {
-        let dir = tempfile::tempdir().unwrap();
-        let out = dir.path().join("out");
-        written(&out);
-        let stray = out.join(stray);
-        if stray.ends_with("notes") {
-            fs::create_dir_all(&stray).unwrap();
-        } else if stray.ends_with("mine") {
-            symlink("/etc", &stray).unwrap();
-        } else {
-            fs::write(&stray, b"mine").unwrap();
-        }
-        let error = refusal(&out, &force());
-        assert!(matches!(error, OutputError::NotABundle { .. }), "{error}");
-        assert!(stray.symlink_metadata().is_ok());
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    written(&out);
+    let files = [
+        "COPYING",
+        "LICENSE-notes.txt",
+        "experts-backup.bin",
+        "notes.txt",
+        "plans/notes.odt",
+        "tokenizer/my-vocab.txt",
+    ];
+    fs::create_dir_all(out.join("plans/folder.json")).unwrap();
+    fs::create_dir_all(out.join("tokenizer")).unwrap();
+    for file in files {
+        fs::write(out.join(file), b"mine").unwrap();
     }
+    symlink("/etc", out.join("tokenizer/link")).unwrap();
+    fs::write(out.join("plans/phone.json"), b"{}").unwrap();
+    for options in [WriteOptions::default(), force()] {
+        let error = refusal(&out, &options);
+        let message = error.to_string();
+        assert_eq!(error.exit(), Exit::Usage);
+        let OutputError::Strays { strays, .. } = error else {
+            panic!("{message}");
+        };
+        let mut expected: Vec<PathBuf> = files.map(PathBuf::from).to_vec();
+        expected.extend(["plans/folder.json", "tokenizer/link"].map(PathBuf::from));
+        expected.sort();
+        assert_eq!(strays, expected);
+        assert!(
+            message.contains(r#""experts-backup.bin", "notes.txt""#),
+            "{message}"
+        );
+    }
+    for file in files {
+        assert_eq!(fs::read(out.join(file)).unwrap(), b"mine", "{file}");
+    }
+}
+
+#[test]
+fn c48_of_a_spoilt_manifest_no_file_is_taken_for_the_bundles() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    written(&out);
+    let manifest = out.join("manifest.json");
+    let text = fs::read_to_string(&manifest).unwrap();
+    fs::write(&manifest, text.replace("\"parts\":", "\"pieces\":")).unwrap();
+    let error = refusal(&out, &force());
+    let OutputError::Strays { strays, .. } = error else {
+        panic!("{error}");
+    };
+    assert!(
+        strays.contains(&PathBuf::from("experts-00001.bin")),
+        "{strays:?}"
+    );
+    // What it still names may go, so a manifest of another version may be replaced.
+    fs::write(&manifest, text.replace("\"version\":1", "\"version\":99")).unwrap();
+    written_with(&out, &force()).unwrap();
 }
 
 #[test]
