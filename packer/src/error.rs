@@ -218,6 +218,8 @@ impl OutputError {
             OutputError::NoSpace { .. } | OutputError::Io { .. } => Exit::Io,
             OutputError::Carried { .. } => Exit::Invalid,
             OutputError::PayloadSize { .. } => Exit::Internal,
+            // A system that opens or reads no more files says nothing about their bytes.
+            OutputError::ReadBack(error) if error.exit() == Exit::Io => Exit::Io,
             OutputError::ReadBack(_) | OutputError::Corrupt { .. } => Exit::Integrity,
             OutputError::Cancelled => Exit::No,
         }
@@ -248,4 +250,27 @@ fn quoted(paths: &[PathBuf]) -> String {
         list.push(format!("and {more} more"));
     }
     list.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bundle_that_cannot_be_opened_again_is_not_called_corrupt() {
+        let path = PathBuf::from("out/resident.bin");
+        let too_many_files = ReadError::Io {
+            path: path.clone(),
+            doing: "open",
+            source: io::Error::from_raw_os_error(24),
+        };
+        let shorter = ReadError::Size {
+            path,
+            found: 1,
+            expected: 2,
+        };
+        let exit = |error| OutputError::ReadBack(Box::new(error)).exit();
+        assert_eq!(exit(too_many_files), Exit::Io);
+        assert_eq!(exit(shorter), Exit::Integrity);
+    }
 }
