@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use estream_schemas::limits::MAX_MANIFEST_BYTES;
 use estream_schemas::manifest::{FORMAT, MANIFEST_FILE, PLANS_DIR, RESIDENT_FILE};
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
 
 use crate::OutputError;
@@ -17,6 +18,10 @@ use crate::OutputError;
 /// Names tried for a staging directory before giving up.
 const MAX_STAGING_NAMES: u32 = 1000;
 
+/// What a directory beside the target is called while a bundle is written to it.
+const STAGING: &str = "tmp";
+/// What it is called while it holds the old bundle, which no later run may take for dead.
+const REPLACED: &str = "old";
 /// The folder of tokenizer files in a bundle.
 const TOKENIZER_DIR: &str = "tokenizer";
 
@@ -82,14 +87,24 @@ impl Target {
     }
 
     /// A new directory beside the target, so that a rename suffices to publish it.
+    ///
+    /// What earlier runs for the same target left when they were killed goes first.
     pub(crate) fn stage(&self) -> Result<Staging, OutputError> {
+        self.remove_dead();
+        self.beside(STAGING)
+    }
+
+    /// A new directory beside the target, called for what it holds.
+    fn beside(&self, what: &str) -> Result<Staging, OutputError> {
         for attempt in 0..MAX_STAGING_NAMES {
-            let mut name = OsString::from(".");
-            name.push(&self.name);
-            name.push(format!(".tmp-{}-{attempt}", std::process::id()));
+            let mut name = self.prefix(what);
+            name.push(format!("{}-{attempt}", std::process::id()));
             let path = self.parent.join(name);
             match fs::create_dir(&path) {
-                Ok(()) => return Ok(Staging { path }),
+                Ok(()) => {
+                    let lock = lock(&path).ok().flatten();
+                    return Ok(Staging { path, _lock: lock });
+                }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(OutputError::io(path, "create the directory")(error)),
             }
@@ -99,6 +114,30 @@ impl Target {
             &self.parent,
             "find a name for a temporary directory",
         )(taken))
+    }
+
+    fn prefix(&self, what: &str) -> OsString {
+        let mut prefix = OsString::from(".");
+        prefix.push(&self.name);
+        prefix.push(format!(".{what}-"));
+        prefix
+    }
+
+    /// Removes staging directories of this target whose process is no more. One that
+    /// cannot be removed is in nobody's way, so that is no error.
+    fn remove_dead(&self) {
+        let prefix = self.prefix(STAGING);
+        for (name, about) in list(&self.parent).unwrap_or_default() {
+            let rest = name.as_bytes().strip_prefix(prefix.as_bytes());
+            let process = rest.and_then(process_of);
+            if !about.is_dir() || !process.is_some_and(is_dead) {
+                continue;
+            }
+            let path = self.parent.join(name);
+            if matches!(lock(&path), Ok(Some(_))) {
+                let _ = fs::remove_dir_all(path);
+            }
+        }
     }
 
     /// Moves a finished bundle to the target in one step and removes what was there;
@@ -140,7 +179,7 @@ impl Target {
             }
             return rename(&staging.path, &self.path);
         }
-        let mut aside = self.stage()?;
+        let mut aside = self.beside(REPLACED)?;
         rename(&self.path, &aside.path)?;
         match rename(&staging.path, &self.path) {
             Ok(()) => {
@@ -162,6 +201,8 @@ impl Target {
 #[derive(Debug)]
 pub(crate) struct Staging {
     path: PathBuf,
+    /// Tells other containers, which do not see this process, that it is in use.
+    _lock: Option<File>,
 }
 
 impl Staging {
@@ -174,6 +215,32 @@ impl Drop for Staging {
     fn drop(&mut self) {
         // It is gone already after a rename, and nobody could be told of another error.
         let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// The process of a staging directory whose name ends in `PROCESS-ATTEMPT`.
+fn process_of(rest: &[u8]) -> Option<u32> {
+    let (process, attempt) = std::str::from_utf8(rest).ok()?.split_once('-')?;
+    attempt.parse::<u32>().ok()?;
+    process.parse().ok()
+}
+
+/// Whether no process has that number; where that cannot be known, none is dead.
+fn is_dead(process: u32) -> bool {
+    let processes = Path::new("/proc");
+    let is_missing = |path: &Path| {
+        fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    };
+    processes.join("self").exists() && is_missing(&processes.join(process.to_string()))
+}
+
+/// Locks a directory for as long as the file is open; `None` if another process has.
+fn lock(path: &Path) -> io::Result<Option<File>> {
+    let dir = File::open(path)?;
+    match flock(&dir, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(dir)),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(errno) => Err(errno.into()),
     }
 }
 

@@ -409,3 +409,41 @@ fn a_carried_file_is_copied_from_a_regular_file_only() {
         assert_eq!(error.exit(|_| Exit::Internal), exit, "{error}");
     }
 }
+
+#[test]
+fn what_a_killed_run_left_is_removed_by_the_next_for_the_same_output() {
+    let dir = tempfile::tempdir().unwrap();
+    // Beyond the largest process number Linux gives.
+    let dead = u32::MAX;
+    let mine = std::process::id();
+    let kept = [
+        format!(".out.tmp-{mine}-0"),
+        format!(".out.tmp-{dead}"),
+        format!(".out.tmp-{dead}-x"),
+        format!(".other.tmp-{dead}-0"),
+        format!("out.tmp-{dead}-0"),
+    ];
+    let gone = [format!(".out.tmp-{dead}-0"), format!(".out.tmp-{dead}-17")];
+    for name in kept.iter().chain(&gone) {
+        fs::create_dir(dir.path().join(name)).unwrap();
+        fs::write(dir.path().join(name).join("resident.bin"), b"half").unwrap();
+    }
+    // A process of another container has no number here, but a lock.
+    let locked = dir.path().join(format!(".out.tmp-{dead}-2"));
+    fs::create_dir(&locked).unwrap();
+    let lock = fs::File::open(&locked).unwrap();
+    lock.try_lock().unwrap();
+    let file = dir.path().join(format!(".out.tmp-{dead}-1"));
+    fs::write(&file, b"no directory").unwrap();
+    written(&dir.path().join("out"));
+    for name in &kept {
+        assert!(
+            dir.path().join(name).join("resident.bin").exists(),
+            "{name}"
+        );
+    }
+    for name in &gone {
+        assert!(!dir.path().join(name).exists(), "{name}");
+    }
+    assert!(file.exists() && locked.exists());
+}
