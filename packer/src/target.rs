@@ -1,7 +1,7 @@
 //! The place a bundle goes to: nothing of the user's is ever written to or replaced.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -42,7 +42,7 @@ impl Target {
         inputs: &[PathBuf],
         force: bool,
     ) -> Result<Target, OutputError> {
-        let name = out.file_name().ok_or_else(|| OutputError::NoName {
+        let name = name_of(out).ok_or_else(|| OutputError::NoName {
             out: out.to_owned(),
         })?;
         let parent = match out.parent() {
@@ -249,6 +249,17 @@ pub(crate) fn sync_dir(path: &Path) -> Result<(), OutputError> {
     File::open(path)
         .and_then(|dir| dir.sync_all())
         .map_err(OutputError::io(path, "sync the directory"))
+}
+
+/// The last component of a path, unless that is `.` or `..`, to which nothing is renamed.
+fn name_of(path: &Path) -> Option<&OsStr> {
+    // `file_name` skips a dot at the end: that of `new/.` is `new`.
+    let bytes = path.as_os_str().as_bytes();
+    let last = bytes
+        .rsplit(|byte| *byte == b'/')
+        .find(|part| !part.is_empty());
+    path.file_name()
+        .filter(|name| last == Some(name.as_bytes()))
 }
 
 /// Errors if `out` is one of `inputs` under whatever name: a link to it, too.

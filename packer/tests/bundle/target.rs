@@ -447,3 +447,20 @@ fn what_a_killed_run_left_is_removed_by_the_next_for_the_same_output() {
     }
     assert!(file.exists() && locked.exists());
 }
+
+#[test]
+fn an_output_that_ends_in_a_dot_is_refused_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    for end in ["new/.", "new/./", "new/..", ".", ".."] {
+        let out = dir.path().join(end);
+        let error = refusal(&out, &WriteOptions::default());
+        assert!(
+            matches!(error, OutputError::NoName { .. }),
+            "{end}: {error}"
+        );
+        assert_eq!(error.exit(), Exit::Usage);
+    }
+    assert!(names(dir.path()).is_empty());
+    written(&dir.path().join("./new/"));
+    assert_eq!(names(dir.path()), ["new"]);
+}
