@@ -27,7 +27,7 @@ use ui::Ui;
     version,
     about = "Compiles Mixture-of-Experts checkpoints into bundles that a small runtime streams from flash",
     after_help = "Exit codes: 0 ok, 1 the answer is no, 2 usage or recipe, 3 the target cannot run this, \
-                  4 input invalid, 5 I/O, 6 integrity, 70 internal, 130 and 143 signals.\n\
+                  4 input invalid, 5 I/O, 6 integrity, 70 internal, 129, 130 and 143 signals.\n\
                   Everything here runs on the host; estream-run is the program for the device."
 )]
 struct Cli {

@@ -1,4 +1,4 @@
-//! Interrupt and termination: long work stops at the next piece and cleans up.
+//! Hang-up, interrupt and termination: long work stops at the next piece and cleans up.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -6,14 +6,18 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
 static SIGNAL: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
 
 /// Starts to watch. A second signal ends the process at once.
 pub(crate) fn watch() -> io::Result<()> {
     let which = SIGNAL.get_or_init(Arc::default);
-    for signal in [SIGINT, SIGTERM] {
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        // `nohup` has it ignored, and means it.
+        if signal == SIGHUP && is_ignored(signal) {
+            continue;
+        }
         let code = 128 + usize::try_from(signal).unwrap_or(0);
         let again = Arc::new(AtomicBool::new(false));
         // Order matters: the first signal arms the second's end of the process.
@@ -38,4 +42,18 @@ pub(crate) fn go_on() -> ControlFlow<()> {
         None => ControlFlow::Continue(()),
         Some(_) => ControlFlow::Break(()),
     }
+}
+
+/// Whether the process was started with `signal` ignored, where the system says so.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // Signals count from 1.
+    let bit = u32::try_from(signal - 1)
+        .ok()
+        .and_then(|at| 1_u64.checked_shl(at));
+    mask.zip(bit).is_some_and(|(mask, bit)| mask & bit != 0)
 }

@@ -128,6 +128,18 @@ pub enum OutputError {
         /// What makes it something else.
         why: String,
     },
+    /// A bundle is there, and files beside it that would go with it.
+    #[error(
+        "{}: holds what is no part of the bundle: {}; move it away or name another output",
+        out.display(),
+        quoted(strays)
+    )]
+    Strays {
+        /// The target.
+        out: PathBuf,
+        /// What its manifest does not name, as paths inside it.
+        strays: Vec<PathBuf>,
+    },
     /// The path names no file of a directory.
     #[error("{}: cannot be an output; name a new directory", out.display())]
     NoName {
@@ -201,10 +213,13 @@ impl OutputError {
             OutputError::IsInput { .. }
             | OutputError::Exists { .. }
             | OutputError::NotABundle { .. }
+            | OutputError::Strays { .. }
             | OutputError::NoName { .. } => Exit::Usage,
             OutputError::NoSpace { .. } | OutputError::Io { .. } => Exit::Io,
             OutputError::Carried { .. } => Exit::Invalid,
             OutputError::PayloadSize { .. } => Exit::Internal,
+            // A system that opens or reads no more files says nothing about their bytes.
+            OutputError::ReadBack(error) if error.exit() == Exit::Io => Exit::Io,
             OutputError::ReadBack(_) | OutputError::Corrupt { .. } => Exit::Integrity,
             OutputError::Cancelled => Exit::No,
         }
@@ -220,5 +235,42 @@ impl OutputError {
             doing,
             source,
         }
+    }
+}
+
+/// The first few of `paths` as a list, quoted and escaped, and how many more there are.
+fn quoted(paths: &[PathBuf]) -> String {
+    const SHOWN: usize = 10;
+    let mut list: Vec<String> = paths
+        .iter()
+        .take(SHOWN)
+        .map(|path| format!("{path:?}"))
+        .collect();
+    if let Some(more) = paths.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+        list.push(format!("and {more} more"));
+    }
+    list.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bundle_that_cannot_be_opened_again_is_not_called_corrupt() {
+        let path = PathBuf::from("out/resident.bin");
+        let too_many_files = ReadError::Io {
+            path: path.clone(),
+            doing: "open",
+            source: io::Error::from_raw_os_error(24),
+        };
+        let shorter = ReadError::Size {
+            path,
+            found: 1,
+            expected: 2,
+        };
+        let exit = |error| OutputError::ReadBack(Box::new(error)).exit();
+        assert_eq!(exit(too_many_files), Exit::Io);
+        assert_eq!(exit(shorter), Exit::Integrity);
     }
 }

@@ -1,20 +1,29 @@
 //! The place a bundle goes to: nothing of the user's is ever written to or replaced.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use estream_schemas::limits::MAX_MANIFEST_BYTES;
 use estream_schemas::manifest::{FORMAT, MANIFEST_FILE, PLANS_DIR, RESIDENT_FILE};
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
 
 use crate::OutputError;
 
 /// Names tried for a staging directory before giving up.
 const MAX_STAGING_NAMES: u32 = 1000;
+
+/// What a directory beside the target is called while a bundle is written to it.
+const STAGING: &str = "tmp";
+/// What it is called while it holds the old bundle, which no later run may take for dead.
+const REPLACED: &str = "old";
+/// The folder of tokenizer files in a bundle.
+const TOKENIZER_DIR: &str = "tokenizer";
 
 /// A path that a bundle may be renamed to.
 #[derive(Debug)]
@@ -33,7 +42,7 @@ impl Target {
         inputs: &[PathBuf],
         force: bool,
     ) -> Result<Target, OutputError> {
-        let name = out.file_name().ok_or_else(|| OutputError::NoName {
+        let name = name_of(out).ok_or_else(|| OutputError::NoName {
             out: out.to_owned(),
         })?;
         let parent = match out.parent() {
@@ -78,14 +87,24 @@ impl Target {
     }
 
     /// A new directory beside the target, so that a rename suffices to publish it.
+    ///
+    /// What earlier runs for the same target left when they were killed goes first.
     pub(crate) fn stage(&self) -> Result<Staging, OutputError> {
+        self.remove_dead();
+        self.beside(STAGING)
+    }
+
+    /// A new directory beside the target, called for what it holds.
+    fn beside(&self, what: &str) -> Result<Staging, OutputError> {
         for attempt in 0..MAX_STAGING_NAMES {
-            let mut name = OsString::from(".");
-            name.push(&self.name);
-            name.push(format!(".tmp-{}-{attempt}", std::process::id()));
+            let mut name = self.prefix(what);
+            name.push(format!("{}-{attempt}", std::process::id()));
             let path = self.parent.join(name);
             match fs::create_dir(&path) {
-                Ok(()) => return Ok(Staging { path }),
+                Ok(()) => {
+                    let lock = lock(&path).ok().flatten();
+                    return Ok(Staging { path, _lock: lock });
+                }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(OutputError::io(path, "create the directory")(error)),
             }
@@ -95,6 +114,30 @@ impl Target {
             &self.parent,
             "find a name for a temporary directory",
         )(taken))
+    }
+
+    fn prefix(&self, what: &str) -> OsString {
+        let mut prefix = OsString::from(".");
+        prefix.push(&self.name);
+        prefix.push(format!(".{what}-"));
+        prefix
+    }
+
+    /// Removes staging directories of this target whose process is no more. One that
+    /// cannot be removed is in nobody's way, so that is no error.
+    fn remove_dead(&self) {
+        let prefix = self.prefix(STAGING);
+        for (name, about) in list(&self.parent).unwrap_or_default() {
+            let rest = name.as_bytes().strip_prefix(prefix.as_bytes());
+            let process = rest.and_then(process_of);
+            if !about.is_dir() || !process.is_some_and(is_dead) {
+                continue;
+            }
+            let path = self.parent.join(name);
+            if matches!(lock(&path), Ok(Some(_))) {
+                let _ = fs::remove_dir_all(path);
+            }
+        }
     }
 
     /// Moves a finished bundle to the target in one step and removes what was there;
@@ -136,7 +179,7 @@ impl Target {
             }
             return rename(&staging.path, &self.path);
         }
-        let mut aside = self.stage()?;
+        let mut aside = self.beside(REPLACED)?;
         rename(&self.path, &aside.path)?;
         match rename(&staging.path, &self.path) {
             Ok(()) => {
@@ -158,6 +201,8 @@ impl Target {
 #[derive(Debug)]
 pub(crate) struct Staging {
     path: PathBuf,
+    /// Tells other containers, which do not see this process, that it is in use.
+    _lock: Option<File>,
 }
 
 impl Staging {
@@ -173,11 +218,48 @@ impl Drop for Staging {
     }
 }
 
+/// The process of a staging directory whose name ends in `PROCESS-ATTEMPT`.
+fn process_of(rest: &[u8]) -> Option<u32> {
+    let (process, attempt) = std::str::from_utf8(rest).ok()?.split_once('-')?;
+    attempt.parse::<u32>().ok()?;
+    process.parse().ok()
+}
+
+/// Whether no process has that number; where that cannot be known, none is dead.
+fn is_dead(process: u32) -> bool {
+    let processes = Path::new("/proc");
+    let is_missing = |path: &Path| {
+        fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    };
+    processes.join("self").exists() && is_missing(&processes.join(process.to_string()))
+}
+
+/// Locks a directory for as long as the file is open; `None` if another process has.
+fn lock(path: &Path) -> io::Result<Option<File>> {
+    let dir = File::open(path)?;
+    match flock(&dir, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(dir)),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 /// Syncs a directory, so that the names in it outlive a power cut.
 pub(crate) fn sync_dir(path: &Path) -> Result<(), OutputError> {
     File::open(path)
         .and_then(|dir| dir.sync_all())
         .map_err(OutputError::io(path, "sync the directory"))
+}
+
+/// The last component of a path, unless that is `.` or `..`, to which nothing is renamed.
+fn name_of(path: &Path) -> Option<&OsStr> {
+    // `file_name` skips a dot at the end: that of `new/.` is `new`.
+    let bytes = path.as_os_str().as_bytes();
+    let last = bytes
+        .rsplit(|byte| *byte == b'/')
+        .find(|part| !part.is_empty());
+    path.file_name()
+        .filter(|name| last == Some(name.as_bytes()))
 }
 
 /// Errors if `out` is one of `inputs` under whatever name: a link to it, too.
@@ -199,7 +281,7 @@ fn refuse_inputs(out: &Path, inputs: &[PathBuf]) -> Result<(), OutputError> {
 }
 
 /// Errors unless what is at `out` is a bundle through and through: a directory with a
-/// manifest of ours and not one file that no bundle has, since all of it goes.
+/// manifest of ours and not one file that it does not name, since all of it goes.
 fn refuse_non_bundle(out: &Path, about: &Metadata) -> Result<(), OutputError> {
     let refuse = |why: String| OutputError::NotABundle {
         out: out.to_owned(),
@@ -211,53 +293,103 @@ fn refuse_non_bundle(out: &Path, about: &Metadata) -> Result<(), OutputError> {
     if !about.is_dir() {
         return Err(refuse("it is not a directory".into()));
     }
-    if !has_manifest(out) {
-        return Err(refuse(format!("it has no {MANIFEST_FILE} of one")));
-    }
-    for entry in list(out)? {
-        let (name, about) = entry;
-        let folder = name == "tokenizer" || name == PLANS_DIR;
-        let inside = match folder && about.is_dir() {
-            true => list(&out.join(&name))?,
-            false => Vec::new(),
-        };
-        let ours = if folder {
-            about.is_dir() && inside.iter().all(|(_, about)| about.is_file())
-        } else {
-            about.is_file() && may_be_in_bundle(&name)
-        };
-        if !ours {
-            return Err(refuse(format!("it holds {name:?}")));
+    let named =
+        named_files(out).ok_or_else(|| refuse(format!("it has no {MANIFEST_FILE} of one")))?;
+    let is_ours = |file: &Path, about: &Metadata| {
+        let is_plan = file.parent() == Some(Path::new(PLANS_DIR))
+            && file
+                .extension()
+                .is_some_and(|extension| extension == "json");
+        about.is_file() && (is_plan || named.contains(file))
+    };
+    let mut strays = Vec::new();
+    for (name, about) in list(out)? {
+        let name = PathBuf::from(name);
+        let is_folder = name == Path::new(TOKENIZER_DIR) || name == Path::new(PLANS_DIR);
+        if !(is_folder && about.is_dir()) {
+            if !is_ours(&name, &about) {
+                strays.push(name);
+            }
+            continue;
+        }
+        for (inside, about) in list(&out.join(&name))? {
+            let inside = name.join(inside);
+            if !is_ours(&inside, &about) {
+                strays.push(inside);
+            }
         }
     }
-    Ok(())
-}
-
-/// Files at the top of a bundle of any version.
-fn may_be_in_bundle(name: &OsStr) -> bool {
-    let Some(name) = name.to_str() else {
-        return false;
-    };
-    let licences = ["LICENSE", "LICENCE", "COPYING", "NOTICE", "USE_POLICY"];
-    let upper = name.to_ascii_uppercase();
-    [MANIFEST_FILE, RESIDENT_FILE, "source-metadata.gguf"].contains(&name)
-        || (name.starts_with("experts-") && name.ends_with(".bin"))
-        || licences.iter().any(|licence| upper.starts_with(licence))
-}
-
-/// Whether the directory's manifest says it is one of ours, of any version.
-fn has_manifest(out: &Path) -> bool {
-    #[derive(serde::Deserialize)]
-    struct Head {
-        format: String,
+    strays.sort();
+    match strays.is_empty() {
+        true => Ok(()),
+        false => Err(OutputError::Strays {
+            out: out.to_owned(),
+            strays,
+        }),
     }
+}
+
+/// The files that the manifest in `out` says the bundle has, if it is one of ours.
+///
+/// Fields it lacks or that read differently name no file: of a manifest of another
+/// version or a spoilt one, less is taken for ours, never more.
+fn named_files(out: &Path) -> Option<BTreeSet<PathBuf>> {
     let path = out.join(MANIFEST_FILE);
     let small = fs::symlink_metadata(&path)
         .is_ok_and(|about| about.is_file() && about.len() <= MAX_MANIFEST_BYTES);
-    small
-        && fs::read(&path).is_ok_and(|text| {
-            serde_json::from_slice::<Head>(&text).is_ok_and(|head| head.format == FORMAT)
-        })
+    if !small {
+        return None;
+    }
+    let text = fs::read(&path).ok()?;
+    let head: Head = serde_json::from_slice(&text).ok()?;
+    if head.format != FORMAT {
+        return None;
+    }
+    let files = serde_json::from_slice::<Files>(&text).unwrap_or_default();
+    let carried = files.tokenizer.into_iter().chain(files.license.files);
+    let carried = carried.chain(files.source.metadata);
+    let parts = files.experts.parts.into_iter();
+    let own = [MANIFEST_FILE, RESIDENT_FILE].map(PathBuf::from);
+    let named = parts.chain(carried).map(|file| file.file);
+    Some(named.chain(own).collect())
+}
+
+#[derive(serde::Deserialize)]
+struct Head {
+    format: String,
+}
+
+/// Where a manifest names files.
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct Files {
+    experts: Parts,
+    tokenizer: Vec<Named>,
+    license: Licences,
+    source: FromSource,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct Parts {
+    parts: Vec<Named>,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct Licences {
+    files: Vec<Named>,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct FromSource {
+    metadata: Option<Named>,
+}
+
+#[derive(serde::Deserialize)]
+struct Named {
+    file: PathBuf,
 }
 
 fn list(path: &Path) -> Result<Vec<(OsString, Metadata)>, OutputError> {

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use estream_compiler::ingest::{Carried, CarriedContent};
-use estream_runtime::reader::{BundleReader, Projection};
+use estream_runtime::reader::{BundleReader, Problem, Projection};
 use estream_schemas::canonical;
 use estream_schemas::digest::Digest;
 use estream_schemas::manifest::{CarriedFile, MANIFEST_FILE, Manifest, RESIDENT_FILE};
@@ -339,10 +339,14 @@ fn read_back(staging: &Staging, identity: Digest, verify: bool) -> Result<(), Ou
     }
     if verify {
         let report = reader.verify_all(&mut |_, _| {}).map_err(read_back)?;
-        if let Some(problem) = report.problems.first() {
-            return Err(OutputError::Corrupt {
-                problem: problem.to_string(),
-            });
+        match report.problems.into_iter().next() {
+            None => {}
+            Some(Problem::Unreadable(error)) => return Err(read_back(error)),
+            Some(problem) => {
+                return Err(OutputError::Corrupt {
+                    problem: problem.to_string(),
+                });
+            }
         }
     }
     Ok(())

@@ -35,6 +35,10 @@ pub const MAX_PARTS: usize = 1 << 12;
 pub const MAX_CARRIED_FILES: usize = 64;
 /// Bytes of any name in a bundle.
 pub const MAX_NAME_BYTES: usize = 256;
+/// Dimensions of a tensor of a GGUF source.
+pub const MAX_GGUF_DIMS: usize = 4;
+/// Dimensions of a tensor of any other source.
+pub const MAX_SOURCE_DIMS: usize = 8;
 
 /// Reads a list of at most [`MAX_LAYERS`] elements and stops at the first one beyond:
 /// one whose elements are lists takes far more memory than text.

@@ -142,12 +142,13 @@ fn manifest() -> Value {
         bytes: 1,
         digest,
     };
-    let entry = |fate: Fate| LedgerEntry {
-        tensor: "model.embed_tokens.weight".to_owned(),
+    let entry = |tensor: &str, fate: Fate| LedgerEntry {
+        tensor: tensor.to_owned(),
         dtype: DType::BF16,
         shape: vec![64, 32],
         fate,
     };
+    let became = |names: &[&str]| Fate::Became(names.iter().map(|&name| name.into()).collect());
     let manifest = Manifest {
         format: FORMAT.to_owned(),
         version: VERSION,
@@ -180,9 +181,18 @@ fn manifest() -> Value {
             text: "name = \"olmoe\"\n".to_owned(),
         },
         ledger: vec![
-            entry(Fate::Became(vec!["embed".to_owned()])),
-            entry(Fate::AliasOf("lm_head.weight".to_owned())),
-            entry(Fate::Dropped("a mask".to_owned())),
+            entry("embed_tokens.weight", became(&["embed"])),
+            entry(
+                "experts.gate_up",
+                became(&["layers.0.expert_gate", "layers.0.expert_up"]),
+            ),
+            entry("experts.0.down", became(&["layers.0.expert_down.0"])),
+            entry("experts.1.down", became(&["layers.0.expert_down.1"])),
+            entry(
+                "lm_head.weight",
+                Fate::AliasOf("embed_tokens.weight".to_owned()),
+            ),
+            entry("mask", Fate::Dropped("a mask".to_owned())),
         ],
         source: Source {
             format: SourceFormat::Gguf,

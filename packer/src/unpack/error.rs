@@ -24,8 +24,13 @@ pub enum UnpackError {
         exit: Exit,
     },
     /// The descriptor in the bundle is not one.
-    #[error("the bundle's {0}")]
-    Descriptor(#[from] ArchError),
+    #[error("{}: the bundle's {source}", path.display())]
+    Descriptor {
+        /// The bundle.
+        path: PathBuf,
+        /// What is wrong.
+        source: ArchError,
+    },
     /// The bundle was made from safetensors.
     #[error("{}: was made from safetensors, whose tokenizer and names are not those of a GGUF file; only bundles made from GGUF can be unpacked so far", path.display())]
     NotFromGguf {
@@ -41,8 +46,10 @@ pub enum UnpackError {
         source: GgufFault,
     },
     /// A source tensor that cannot be put together again.
-    #[error("tensor {tensor:?} cannot be restored: {why}")]
+    #[error("{}: tensor {tensor:?} of the source cannot be restored: {why}; use the source file itself", path.display())]
     Tensor {
+        /// The bundle.
+        path: PathBuf,
         /// Its name in the source.
         tensor: String,
         /// What is in the way.
@@ -76,7 +83,7 @@ impl UnpackError {
         match self {
             UnpackError::Read(error) => error.exit(),
             UnpackError::Damaged { exit, .. } => *exit,
-            UnpackError::Descriptor(_) | UnpackError::Metadata { .. } => Exit::Invalid,
+            UnpackError::Descriptor { .. } | UnpackError::Metadata { .. } => Exit::Invalid,
             UnpackError::NotFromGguf { .. } | UnpackError::Tensor { .. } => Exit::CannotRun,
             UnpackError::Layout(_) => Exit::Internal,
             UnpackError::Exists { .. } => Exit::Usage,

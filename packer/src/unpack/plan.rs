@@ -78,10 +78,16 @@ pub(super) fn plan<'a>(
             path: reader.path().to_owned(),
         });
     }
-    let family = Family::parse("descriptor", &manifest.descriptor.text)?;
+    let family = Family::parse("descriptor", &manifest.descriptor.text).map_err(|source| {
+        UnpackError::Descriptor {
+            path: reader.path().to_owned(),
+            source,
+        }
+    })?;
     let mut plan = Vec::new();
     for entry in &manifest.ledger {
         let refuse = |why: String| UnpackError::Tensor {
+            path: reader.path().to_owned(),
             tensor: entry.tensor.clone(),
             why,
         };

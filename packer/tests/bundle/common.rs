@@ -51,12 +51,7 @@ pub(crate) fn spec() -> BundleSpec {
             pad_k: false,
         },
         descriptor: "family = \"tiny\"\n".into(),
-        ledger: vec![LedgerEntry {
-            tensor: "model.embed_tokens.weight".into(),
-            dtype: DType::BF16,
-            shape: vec![VOCAB, HIDDEN],
-            fate: Fate::Became(vec!["embed".into()]),
-        }],
+        ledger: ledger(),
         source: SourceSpec {
             format: SourceFormat::Gguf,
             files: vec![SourceFile {
@@ -72,6 +67,38 @@ pub(crate) fn spec() -> BundleSpec {
         },
         max_part_bytes: None,
     }
+}
+
+/// Each weight is what one tensor became, but for experts of one layer that are a tensor each.
+fn ledger() -> Vec<LedgerEntry> {
+    let resident = [
+        "embed",
+        "norm",
+        "layers.0.router",
+        "layers.2.router",
+        "lm_head",
+    ];
+    let stacks = [
+        "0.expert_gate",
+        "0.expert_up",
+        "2.expert_gate",
+        "2.expert_up",
+        "0.expert_down",
+    ];
+    let single = (0..3).map(|expert| format!("layers.2.expert_down.{expert}"));
+    let entry = |name: String| LedgerEntry {
+        tensor: format!("source.{name}"),
+        dtype: DType::BF16,
+        shape: vec![VOCAB, HIDDEN],
+        fate: Fate::Became(vec![name]),
+    };
+    let stacks = stacks.map(|name| format!("layers.{name}"));
+    let names = resident
+        .map(String::from)
+        .into_iter()
+        .chain(stacks)
+        .chain(single);
+    names.map(entry).collect()
 }
 
 pub(crate) fn carried(name: &str, content: &[u8]) -> Carried {

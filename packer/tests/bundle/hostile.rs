@@ -230,9 +230,7 @@ fn verify_reports_everything_that_is_wrong() {
     );
     flip(&out, "LICENSE", 1);
     fs::remove_file(out.join("tokenizer/merges.txt")).unwrap();
-    let mut compact = manifest.clone();
-    compact.descriptor.text.push('#');
-    let text = serde_json::to_vec(&compact).unwrap();
+    let text = serde_json::to_vec(&manifest).unwrap();
     fs::write(out.join("manifest.json"), &text).unwrap();
 
     let reader = BundleReader::open(&out).unwrap();
@@ -246,7 +244,6 @@ fn verify_reports_everything_that_is_wrong() {
     let said: Vec<String> = report.problems.iter().map(Problem::to_string).collect();
     let expected = [
         "not in the one form",
-        "the descriptor has digest",
         "tensor \"embed\" has digest",
         "resident.bin: the padding at 16383 is not zero",
         "record 1 of layer 0 (expert 0) has digest",
@@ -264,6 +261,24 @@ fn verify_reports_everything_that_is_wrong() {
     assert_eq!(report.exit(), Exit::Integrity);
     assert_eq!(report.bytes, last.0);
     assert_eq!(report.strays, Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_descriptor_that_is_not_the_stated_one_is_refused() {
+    let error = refused(|out| {
+        let manifest = out.join("manifest.json");
+        let text = fs::read_to_string(&manifest).unwrap();
+        let other = text.replace(r#"family = \"tiny\""#, r#"family = \"tidy\""#);
+        assert_ne!(text, other);
+        fs::write(manifest, other).unwrap();
+    });
+    assert!(matches!(error, ReadError::Integrity { .. }), "{error}");
+    assert_eq!(error.exit(), Exit::Integrity);
+    assert!(
+        error.to_string().contains("the descriptor's text"),
+        "{error}"
+    );
+    assert!(error.to_string().contains("manifest.json"), "{error}");
 }
 
 #[test]

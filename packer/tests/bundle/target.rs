@@ -60,22 +60,64 @@ fn c48_nothing_but_a_bundle_is_replaced_even_with_force() {
 
 #[test]
 fn c48_a_bundle_with_a_file_of_the_users_in_it_is_not_replaced() {
-    for stray in ["notes.txt", "plans/notes", "tokenizer/mine"] {
-        let dir = tempfile::tempdir().unwrap();
-        let out = dir.path().join("out");
-        written(&out);
-        let stray = out.join(stray);
-        if stray.ends_with("notes") {
-            fs::create_dir_all(&stray).unwrap();
-        } else if stray.ends_with("mine") {
-            symlink("/etc", &stray).unwrap();
-        } else {
-            fs::write(&stray, b"mine").unwrap();
-        }
-        let error = refusal(&out, &force());
-        assert!(matches!(error, OutputError::NotABundle { .. }), "{error}");
-        assert!(stray.symlink_metadata().is_ok());
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    written(&out);
+    let files = [
+        "COPYING",
+        "LICENSE-notes.txt",
+        "experts-backup.bin",
+        "notes.txt",
+        "plans/notes.odt",
+        "tokenizer/my-vocab.txt",
+    ];
+    fs::create_dir_all(out.join("plans/folder.json")).unwrap();
+    fs::create_dir_all(out.join("tokenizer")).unwrap();
+    for file in files {
+        fs::write(out.join(file), b"mine").unwrap();
     }
+    symlink("/etc", out.join("tokenizer/link")).unwrap();
+    fs::write(out.join("plans/phone.json"), b"{}").unwrap();
+    for options in [WriteOptions::default(), force()] {
+        let error = refusal(&out, &options);
+        let message = error.to_string();
+        assert_eq!(error.exit(), Exit::Usage);
+        let OutputError::Strays { strays, .. } = error else {
+            panic!("{message}");
+        };
+        let mut expected: Vec<PathBuf> = files.map(PathBuf::from).to_vec();
+        expected.extend(["plans/folder.json", "tokenizer/link"].map(PathBuf::from));
+        expected.sort();
+        assert_eq!(strays, expected);
+        assert!(
+            message.contains(r#""experts-backup.bin", "notes.txt""#),
+            "{message}"
+        );
+    }
+    for file in files {
+        assert_eq!(fs::read(out.join(file)).unwrap(), b"mine", "{file}");
+    }
+}
+
+#[test]
+fn c48_of_a_spoilt_manifest_no_file_is_taken_for_the_bundles() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    written(&out);
+    let manifest = out.join("manifest.json");
+    let text = fs::read_to_string(&manifest).unwrap();
+    fs::write(&manifest, text.replace("\"parts\":", "\"pieces\":")).unwrap();
+    let error = refusal(&out, &force());
+    let OutputError::Strays { strays, .. } = error else {
+        panic!("{error}");
+    };
+    assert!(
+        strays.contains(&PathBuf::from("experts-00001.bin")),
+        "{strays:?}"
+    );
+    // What it still names may go, so a manifest of another version may be replaced.
+    fs::write(&manifest, text.replace("\"version\":1", "\"version\":99")).unwrap();
+    written_with(&out, &force()).unwrap();
 }
 
 #[test]
@@ -366,4 +408,59 @@ fn a_carried_file_is_copied_from_a_regular_file_only() {
         let error = from(path).unwrap_err();
         assert_eq!(error.exit(|_| Exit::Internal), exit, "{error}");
     }
+}
+
+#[test]
+fn what_a_killed_run_left_is_removed_by_the_next_for_the_same_output() {
+    let dir = tempfile::tempdir().unwrap();
+    // Beyond the largest process number Linux gives.
+    let dead = u32::MAX;
+    let mine = std::process::id();
+    let kept = [
+        format!(".out.tmp-{mine}-0"),
+        format!(".out.tmp-{dead}"),
+        format!(".out.tmp-{dead}-x"),
+        format!(".other.tmp-{dead}-0"),
+        format!("out.tmp-{dead}-0"),
+    ];
+    let gone = [format!(".out.tmp-{dead}-0"), format!(".out.tmp-{dead}-17")];
+    for name in kept.iter().chain(&gone) {
+        fs::create_dir(dir.path().join(name)).unwrap();
+        fs::write(dir.path().join(name).join("resident.bin"), b"half").unwrap();
+    }
+    // A process of another container has no number here, but a lock.
+    let locked = dir.path().join(format!(".out.tmp-{dead}-2"));
+    fs::create_dir(&locked).unwrap();
+    let lock = fs::File::open(&locked).unwrap();
+    lock.try_lock().unwrap();
+    let file = dir.path().join(format!(".out.tmp-{dead}-1"));
+    fs::write(&file, b"no directory").unwrap();
+    written(&dir.path().join("out"));
+    for name in &kept {
+        assert!(
+            dir.path().join(name).join("resident.bin").exists(),
+            "{name}"
+        );
+    }
+    for name in &gone {
+        assert!(!dir.path().join(name).exists(), "{name}");
+    }
+    assert!(file.exists() && locked.exists());
+}
+
+#[test]
+fn an_output_that_ends_in_a_dot_is_refused_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    for end in ["new/.", "new/./", "new/..", ".", ".."] {
+        let out = dir.path().join(end);
+        let error = refusal(&out, &WriteOptions::default());
+        assert!(
+            matches!(error, OutputError::NoName { .. }),
+            "{end}: {error}"
+        );
+        assert_eq!(error.exit(), Exit::Usage);
+    }
+    assert!(names(dir.path()).is_empty());
+    written(&dir.path().join("./new/"));
+    assert_eq!(names(dir.path()), ["new"]);
 }

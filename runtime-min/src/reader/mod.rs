@@ -119,8 +119,9 @@ pub struct BundleReader {
 }
 
 impl BundleReader {
-    /// Opens the bundle in directory `dir`: reads and checks the manifest, and checks
-    /// kinds and sizes of the weight files. Reads no weight.
+    /// Opens the bundle in directory `dir`: reads and checks the manifest, compares the
+    /// descriptor in it with its digest, and checks kinds and sizes of the weight files.
+    /// Reads no weight.
     pub fn open(dir: &Path) -> Result<BundleReader, ReadError> {
         let dir = Dir::open(dir)?;
         let text = read_manifest(&dir)?;
@@ -130,6 +131,12 @@ impl BundleReader {
             source,
         })?;
         let manifest = bundle.manifest();
+        compare(
+            manifest.descriptor.text.as_bytes(),
+            manifest.descriptor.digest,
+            &dir.path().join(MANIFEST_FILE),
+            || "the descriptor's text".into(),
+        )?;
         let resident = dir.file_of(RESIDENT_FILE, manifest.resident.bytes)?;
         let parts = manifest.experts.parts.iter();
         let parts = parts
@@ -164,7 +171,7 @@ impl BundleReader {
     /// Errors if it is no longer the text that was opened.
     pub fn manifest_bytes(&self) -> Result<Vec<u8>, ReadError> {
         let text = read_manifest(&self.dir)?;
-        self.compare(
+        compare(
             &text,
             self.identity,
             &self.dir.path().join(MANIFEST_FILE),
@@ -272,7 +279,7 @@ impl BundleReader {
             bytes: file.bytes,
         };
         all.read(out)?;
-        self.compare(out, carried.digest, &file.path, || "the file".into())
+        compare(out, carried.digest, &file.path, || "the file".into())
     }
 
     /// Errors unless a carried file has the digest the manifest states. Memory stays
@@ -284,7 +291,7 @@ impl BundleReader {
     /// Errors unless `bytes` have the digest of resident tensor `index`.
     pub fn check_resident(&self, index: usize, bytes: &[u8]) -> Result<(), ReadError> {
         let tensor = self.tensor(index)?;
-        self.compare(bytes, tensor.digest, &self.resident.path, || {
+        compare(bytes, tensor.digest, &self.resident.path, || {
             format!("tensor {:?}", tensor.name)
         })
     }
@@ -297,7 +304,7 @@ impl BundleReader {
         let expected = digests
             .and_then(|record| stated.digests.get(record))
             .ok_or_else(|| self.no_such(format!("record {record} of {layer}")))?;
-        self.compare(bytes, *expected, extent.path(), || {
+        compare(bytes, *expected, extent.path(), || {
             record_name(stated, record)
         })
     }
@@ -338,25 +345,25 @@ impl BundleReader {
             what,
         }
     }
+}
 
-    fn compare(
-        &self,
-        bytes: &[u8],
-        expected: Digest,
-        path: &Path,
-        what: impl FnOnce() -> String,
-    ) -> Result<(), ReadError> {
-        let found = digest(bytes);
-        if found == expected {
-            return Ok(());
-        }
-        Err(ReadError::Integrity {
-            path: path.to_owned(),
-            what: what(),
-            expected,
-            found,
-        })
+/// Errors unless `bytes`, which messages call `what`, have the digest that is stated.
+fn compare(
+    bytes: &[u8],
+    expected: Digest,
+    path: &Path,
+    what: impl FnOnce() -> String,
+) -> Result<(), ReadError> {
+    let found = digest(bytes);
+    if found == expected {
+        return Ok(());
     }
+    Err(ReadError::Integrity {
+        path: path.to_owned(),
+        what: what(),
+        expected,
+        found,
+    })
 }
 
 /// How messages call a record: by what it holds and by where it is.

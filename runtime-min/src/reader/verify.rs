@@ -193,16 +193,6 @@ impl Walk<'_, '_> {
             Ok(false) => self.problems.push(Problem::NotCanonical),
             Err(error) => self.problems.push(Problem::Unreadable(error)),
         }
-        let descriptor = &self.reader.manifest().descriptor;
-        let found = super::digest(descriptor.text.as_bytes());
-        if found != descriptor.digest {
-            self.problems.push(Problem::Digest {
-                path: self.reader.path().join(MANIFEST_FILE),
-                what: "the descriptor".into(),
-                expected: descriptor.digest,
-                found,
-            });
-        }
     }
 
     fn resident(&mut self) {

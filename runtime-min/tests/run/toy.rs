@@ -8,9 +8,9 @@ use estream_schemas::digest::Digest;
 use estream_schemas::dtype::DType;
 use estream_schemas::layout::{Form, Layout, element_index};
 use estream_schemas::manifest::{
-    ALIGN, Descriptor, ExpertLayer, Experts, FORMAT, KERNEL_ABI, License, MANIFEST_FILE, Manifest,
-    Model, Part, RESIDENT_FILE, RecipeUsed, Region, Resident, ResidentTensor, Source, SourceFormat,
-    VERSION, part_file,
+    ALIGN, Descriptor, ExpertLayer, Experts, FORMAT, Fate, KERNEL_ABI, LedgerEntry, License,
+    MANIFEST_FILE, Manifest, Model, Part, RESIDENT_FILE, RecipeUsed, Region, Resident,
+    ResidentTensor, Source, SourceFormat, VERSION, part_file,
 };
 use estream_schemas::program::{
     NormWidth, Op, Program, RegisterSpec, Renormalise, RopePairing, RouterForm, ScoreWhen, Scoring,
@@ -145,6 +145,7 @@ impl Toy {
         let (resident, resident_bytes) = self.resident(packing);
         let (experts, expert_bytes) = self.expert_part(packing);
         let empty = Digest(*blake3::hash(b"").as_bytes());
+        let ledger = ledger(&resident, &experts);
         let manifest = Manifest {
             format: FORMAT.into(),
             version: VERSION,
@@ -166,7 +167,7 @@ impl Toy {
                 digest: empty,
                 text: String::new(),
             },
-            ledger: Vec::new(),
+            ledger,
             source: Source {
                 format: SourceFormat::Safetensors,
                 files: Vec::new(),
@@ -331,6 +332,22 @@ fn append(file: &mut Vec<u8>, bytes: &[u8]) {
     file.extend(bytes);
     let align = usize::try_from(ALIGN).unwrap();
     file.resize(file.len().next_multiple_of(align), 0);
+}
+
+/// Of a source with a tensor for each resident tensor and for each projection of a layer.
+fn ledger(resident: &Resident, experts: &Experts) -> Vec<LedgerEntry> {
+    let tensors = resident.tensors.iter().map(|tensor| tensor.name.clone());
+    let projections = experts.layers.iter().flat_map(|layer| {
+        let name = |role| format!("layers.{}.expert_{role}", layer.layer);
+        ["gate", "up", "down"].map(name)
+    });
+    let entry = |name: String| LedgerEntry {
+        tensor: name.clone(),
+        dtype: DType::F32,
+        shape: vec![1],
+        fate: Fate::Became(vec![name]),
+    };
+    tensors.chain(projections).map(entry).collect()
 }
 
 fn digest(bytes: &[u8]) -> Digest {

@@ -5,6 +5,7 @@
 //! experts files is either inside exactly one checked extent or padding of known
 //! length, so there is no room for anything the manifest does not state.
 
+mod ledger;
 mod program;
 mod weight;
 
@@ -68,7 +69,8 @@ pub enum InvalidManifest {
 /// [limits](crate::limits); extents are aligned, dense, in bounds of the sizes the
 /// manifest states, and agree with shapes and layouts; names are safe to join to
 /// the bundle's path; every register and tensor the program names exists with the
-/// width or shape its operator needs; each layer's experts form one shape class.
+/// width or shape its operator needs; each layer's experts form one shape class;
+/// the ledger's names lead to weights, and every weight is in it exactly once.
 /// It does not prove that the files exist, have those sizes, or match the digests.
 #[derive(Clone, Debug)]
 pub struct Bundle {
@@ -103,6 +105,7 @@ impl Bundle {
         experts(&manifest)?;
         files(&manifest)?;
         program::check(&manifest)?;
+        ledger::check(&manifest)?;
         Ok(Bundle { manifest })
     }
 

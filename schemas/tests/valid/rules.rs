@@ -1,7 +1,9 @@
 //! One change to a valid manifest, and what is said about it.
 
 use estream_schemas::canonical;
-use estream_schemas::limits::{MAX_MANIFEST_BYTES, MAX_PARTS, MAX_RESIDENT, MAX_TEXT_BYTES};
+use estream_schemas::limits::{
+    MAX_MANIFEST_BYTES, MAX_NAME_BYTES, MAX_PARTS, MAX_RESIDENT, MAX_TEXT_BYTES,
+};
 use estream_schemas::manifest::{Manifest, ResidentTensor};
 use estream_schemas::valid::{Bundle, InvalidManifest};
 use serde_json::{Value, json};
@@ -862,6 +864,132 @@ fn operands_of_operators() {
         error.contains("registers are 32 wide, experts 64"),
         "{error}"
     );
+}
+
+#[test]
+fn the_ledger_names_every_weight_once() {
+    let became = |names: &[&str]| json!({ "became": names });
+    let alias = |other: &str| json!({ "alias_of": other });
+    let a = "at ledger entry \"a\"";
+    let b = "at ledger entry \"b\"";
+    let long = "x".repeat(MAX_NAME_BYTES + 1);
+    check(&[
+        ("/ledger", json!([]), &["at the ledger", "became \"embed\""]),
+        ("/ledger/0", Value::Null, &[b, "equals \"a\""]),
+        (
+            "/ledger/5",
+            Value::Null,
+            &["no tensor of the source became \"norm\""],
+        ),
+        (
+            "/ledger/12",
+            Value::Null,
+            &["became \"layers.1.expert_gate.0\""],
+        ),
+        (
+            "/ledger/17",
+            Value::Null,
+            &["became \"layers.1.expert_down.3\""],
+        ),
+        ("/ledger/1/tensor", json!("a"), &[a, "stated twice"]),
+        (
+            "/ledger/1/tensor",
+            json!(""),
+            &["ledger entry 1", "0 bytes"],
+        ),
+        (
+            "/ledger/1/tensor",
+            json!(long),
+            &["ledger entry 1", "257 bytes"],
+        ),
+        ("/ledger/0/shape", json!([]), &[a, "shape [] is no weight"]),
+        (
+            "/ledger/1/shape",
+            json!([0, 1]),
+            &[b, "[0, 1] is no weight"],
+        ),
+        (
+            "/ledger/2/shape",
+            json!([1, 1, 1, 1, 1]),
+            &["5 dimensions, more than 4"],
+        ),
+        (
+            "/ledger/2/shape",
+            json!([1u64 << 32, 1u64 << 32]),
+            &["overflows"],
+        ),
+        ("/ledger/0/fate", became(&[]), &[a, "became nothing"]),
+        (
+            "/ledger/0/fate",
+            became(&["embed", "embed"]),
+            &[a, "\"embed\" is claimed twice"],
+        ),
+        (
+            "/ledger/0/fate",
+            became(&["wq"]),
+            &["\"d\"", "\"wq\" is claimed twice"],
+        ),
+        (
+            "/ledger/0/fate",
+            became(&["embed", "other"]),
+            &[a, "holds no \"other\""],
+        ),
+        (
+            "/ledger/0/fate",
+            json!({ "dropped": "" }),
+            &[b, "equals \"a\""],
+        ),
+        ("/ledger/1/fate", alias("b"), &[b, "equals \"b\""]),
+        ("/ledger/1/fate", alias("c"), &[b, "equals \"c\""]),
+        (
+            "/ledger/1/fate",
+            alias("nothing"),
+            &[b, "equals \"nothing\""],
+        ),
+    ]);
+    for lost in [
+        "layers.2.expert_gate",
+        "layers.0.expert_gate.4",
+        "layers.0.expert_gate.00",
+        "layers.00.expert_gate",
+        "layers.0.expert_side",
+        "layers.0.expert_gate.",
+        "layers.0.expert_gate.0.0",
+        "layers.+0.expert_gate",
+        "layers.0",
+        "experts.0.expert_gate",
+        "",
+    ] {
+        let message = format!("holds no {lost:?}");
+        check(&[("/ledger/4/fate", became(&[lost]), &["\"e\"", &message])]);
+    }
+    for twice in ["layers.0.expert_gate.2", "layers.1.expert_down"] {
+        let message = format!("\"{twice}");
+        check(&[(
+            "/ledger/4/fate/became/-",
+            json!(twice),
+            &["at ledger", &message],
+        )]);
+    }
+}
+
+#[test]
+fn a_source_of_safetensors_may_have_tensors_of_eight_dimensions() {
+    let mut manifest = sample();
+    change(&mut manifest, "/source/format", json!("safetensors"));
+    change(
+        &mut manifest,
+        "/ledger/2/shape",
+        json!([1, 1, 1, 1, 1, 1, 0, 1]),
+    );
+    parse(&manifest).unwrap();
+    change(
+        &mut manifest,
+        "/ledger/2/shape",
+        json!([1, 1, 1, 1, 1, 1, 1, 1, 1]),
+    );
+    let error = parse(&manifest).unwrap_err().to_string();
+    assert!(error.contains("9 dimensions, more than 8"), "{error}");
 }
 
 #[test]

@@ -39,11 +39,7 @@ pub(crate) fn sample() -> Value {
         },
         "recipe": { "name": "auto", "rules": [], "requantize": false, "pad_k": false },
         "descriptor": { "digest": digest(), "text": "" },
-        "ledger": [
-            { "tensor": "a", "type": "bf16", "shape": [1], "fate": { "became": ["embed"] } },
-            { "tensor": "b", "type": "f32", "shape": [], "fate": { "alias_of": "a" } },
-            { "tensor": "c", "type": "f32", "shape": [], "fate": { "dropped": "unused" } },
-        ],
+        "ledger": ledger(),
         "source": {
             "format": "gguf",
             "files": [{ "name": "tiny.gguf", "bytes": 1 }],
@@ -52,6 +48,44 @@ pub(crate) fn sample() -> Value {
         "tokenizer": [carried("tokenizer/tokenizer.json")],
         "license": { "declared": null, "files": [carried("LICENSE")] },
     })
+}
+
+/// Tensors of one weight, of one expert, of all experts, of two weights; an alias, a scalar.
+fn ledger() -> Value {
+    let entry = |tensor: &str, shape: &[u64], fate: Value| json!({ "tensor": tensor, "type": "f32", "shape": shape, "fate": fate });
+    let mut ledger = vec![
+        entry("a", &[40, 64], json!({ "became": ["embed"] })),
+        entry("b", &[40, 64], json!({ "alias_of": "a" })),
+        entry("c", &[], json!({ "dropped": "unused" })),
+        entry("d", &[96, 64], json!({ "became": ["wq", "wk"] })),
+        entry(
+            "e",
+            &[4, 32, 64],
+            json!({ "became": ["layers.0.expert_gate"] }),
+        ),
+    ];
+    let mut one = |name: String| {
+        ledger.push(entry(
+            &format!("t.{name}"),
+            &[1],
+            json!({ "became": [name] }),
+        ));
+    };
+    for name in ["norm", "head_norm", "router", "bias", "selection_bias"] {
+        one(name.into());
+    }
+    for role in [
+        "0.expert_up",
+        "0.expert_down",
+        "1.expert_gate",
+        "1.expert_up",
+    ] {
+        one(format!("layers.{role}"));
+    }
+    for expert in 0..4 {
+        one(format!("layers.1.expert_down.{expert}"));
+    }
+    ledger.into()
 }
 
 pub(crate) fn digest() -> String {
