@@ -113,7 +113,10 @@ fn untied_tables_are_two() {
 fn a_tie_that_is_neither_true_nor_false_is_an_error() {
     for drop in ["", "head"] {
         let problems = model(Some(json!("yes")), drop).write().problems(&tying());
-        assert_says(&problems, &["config key \"tie_word_embeddings\" is \"yes\", not true or false"]);
+        assert_says(
+            &problems,
+            &["config key \"tie_word_embeddings\" is \"yes\", not true or false"],
+        );
     }
 }
 
