@@ -149,7 +149,7 @@ impl RunError {
             | RunError::Threads { .. } => Exit::CannotRun,
             RunError::RouterNotFinite { .. } | RunError::LogitsNotFinite { .. } => Exit::Invalid,
             RunError::Sink(error) => match error.kind() {
-                io::ErrorKind::AlreadyExists => Exit::Usage,
+                io::ErrorKind::AlreadyExists | io::ErrorKind::InvalidFilename => Exit::Usage,
                 _ => Exit::Io,
             },
             RunError::Backend { .. } => Exit::Internal,

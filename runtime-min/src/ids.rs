@@ -61,7 +61,7 @@ impl IdsError {
     }
 }
 
-/// Ids separated by commas, white space, or both. No text is no ids.
+/// Ids separated by commas, white space, or both; a comma follows an id. No text is no ids.
 ///
 /// ```
 /// use estream_runtime::ids::parse;
@@ -70,18 +70,24 @@ impl IdsError {
 /// assert!(parse("-1").is_err());
 /// ```
 pub fn parse(text: &str) -> Result<Vec<u32>, IdsError> {
-    let words = text.split(|c: char| c == ',' || c.is_whitespace());
-    let words = words.filter(|word| !word.is_empty()).enumerate();
-    words
-        .map(|(index, word)| {
+    let not_an_id = |index, word: &str| IdsError::NotAnId {
+        index,
+        text: word.chars().take(32).collect(),
+    };
+    let mut ids = Vec::new();
+    let mut pieces = text.split(',').peekable();
+    while let Some(piece) = pieces.next() {
+        // Nothing before a comma is an id that got lost; after the last it ends a line.
+        if piece.trim().is_empty() && pieces.peek().is_some() {
+            return Err(not_an_id(ids.len(), ""));
+        }
+        for word in piece.split_whitespace() {
             // A plus sign is a number to Rust and a mistake in a list of ids.
             let id = word.parse().ok().filter(|_| !word.starts_with('+'));
-            id.ok_or_else(|| IdsError::NotAnId {
-                index,
-                text: word.chars().take(32).collect(),
-            })
-        })
-        .collect()
+            ids.push(id.ok_or_else(|| not_an_id(ids.len(), word))?);
+        }
+    }
+    Ok(ids)
 }
 
 /// [`parse`] of a file of at most [`MAX_IDS_BYTES`]; the path `-` is standard input.
@@ -119,7 +125,7 @@ mod tests {
     fn separators_may_repeat_and_mix() {
         for (text, ids) in [
             ("", &[][..]),
-            (" ,\n", &[]),
+            (" \n", &[]),
             ("7", &[7]),
             ("1,2, 3\t4\r\n5,", &[1, 2, 3, 4, 5]),
             ("4294967295 0", &[u32::MAX, 0]),
@@ -134,6 +140,8 @@ mod tests {
             ("1,-2", "token 1 is \"-2\""),
             ("4294967296", "token 0 is \"4294967296\""),
             ("1 +2", "token 1 is \"+2\""),
+            ("1,,2", "token 1 is \"\""),
+            (", 1", "token 0 is \"\""),
             ("1;2", "token 0 is \"1;2\""),
             ("\u{1b}[2J", "token 0 is \"\\u{1b}[2J\""),
         ] {

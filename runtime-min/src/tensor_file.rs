@@ -91,6 +91,7 @@ impl TensorFile {
 fn named(path: &Path, error: &io::Error) -> io::Error {
     let advice = match error.kind() {
         io::ErrorKind::AlreadyExists => "; name another file, or remove it",
+        io::ErrorKind::InvalidFilename => "; name a file",
         _ => "",
     };
     let message = format!("{}: cannot write: {error}{advice}", path.display());
@@ -165,6 +166,7 @@ mod tests {
     fn a_directory_is_not_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let error = TensorFile::create(dir.path(), "logits", 1, 1).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         assert!(error.to_string().contains("cannot write"), "{error}");
         assert!(names(dir.path()).is_empty());
     }
