@@ -357,9 +357,17 @@ fn shape_class(at: &str, layer: &ExpertLayer) -> Result<(), InvalidManifest> {
             layer.records()
         )
     })?;
-    let mut order = layer.order.clone();
-    order.sort_unstable();
-    ensure(order.iter().copied().eq(0..layer.experts), at, || {
+    // Every position names an expert that none before it named, so as many name them all.
+    let mut seen = vec![false; layer.digests.len()];
+    let mut fresh = |expert: &u64| {
+        let seen = usize::try_from(*expert)
+            .ok()
+            .and_then(|expert| seen.get_mut(expert));
+        *expert < layer.experts && seen.is_some_and(|seen| !std::mem::replace(seen, true))
+    };
+    let is_permutation =
+        layer.order.len() as u64 == layer.experts && layer.order.iter().all(&mut fresh);
+    ensure(is_permutation, at, || {
         "the storage order is not a permutation of the experts".into()
     })
 }
