@@ -344,12 +344,14 @@ fn q6_k_block(block: &[u8; 210], out: &mut [f32; 256]) {
     let d = f16_at(block, 208);
     for (half, out) in out.as_chunks_mut::<128>().0.iter_mut().enumerate() {
         for (quarter, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let low = &ql[64 * half + 32 * (quarter & 1)..][..32];
+            let high = &qh[32 * half..][..32];
+            let scales = &scales[8 * half + 2 * quarter..][..2];
+            let scales = [0, 1].map(|i: usize| d * f32::from(scales[i].cast_signed()));
             for (k, x) in out.iter_mut().enumerate() {
-                let low = ql[64 * half + 32 * (quarter & 1) + k] >> (4 * (quarter >> 1)) & 15;
-                let high = qh[32 * half + k] >> (2 * quarter) & 3;
-                let code = f32::from(low | high << 4) - 32.0;
-                let scale = scales[8 * half + 2 * quarter + k / 16].cast_signed();
-                *x = d * f32::from(scale) * code;
+                let low = low[k] >> (4 * (quarter >> 1)) & 15;
+                let high = high[k] >> (2 * quarter) & 3;
+                *x = scales[k / 16] * (f32::from(low | high << 4) - 32.0);
             }
         }
     }
