@@ -25,11 +25,11 @@ impl Real {
 
     /// `value`, if it is finite; a negative zero becomes zero.
     pub fn new(value: f32) -> Result<Real, NotReal> {
-        if value.is_finite() {
-            Ok(Real(value + 0.0))
-        } else {
-            Err(NotReal(value.to_string()))
-        }
+        Real::finite(value).ok_or_else(|| NotReal(value.to_string()))
+    }
+
+    fn finite(value: f32) -> Option<Real> {
+        value.is_finite().then_some(Real(value + 0.0))
     }
 
     /// The value.
@@ -62,8 +62,8 @@ impl FromStr for Real {
     type Err = NotReal;
 
     fn from_str(text: &str) -> Result<Real, NotReal> {
-        let value = text.parse().map_err(|_| NotReal(text.to_owned()))?;
-        Real::new(value)
+        let value = text.parse().ok().and_then(Real::finite);
+        value.ok_or_else(|| NotReal(text.to_owned()))
     }
 }
 

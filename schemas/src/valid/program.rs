@@ -167,7 +167,7 @@ impl Names<'_> {
                     "rope",
                     || format!("cannot rotate {dims} of {head_dim} dimensions"),
                 )?;
-                ensure(theta.get() > 0.0, "rope", || format!("theta is {theta}"))
+                ensure(theta.get() > 0.0, "rope", || "theta is not above 0".into())
             }
             Op::Attention {
                 q,
@@ -260,7 +260,7 @@ impl Names<'_> {
 
 /// Refuses an epsilon under which the root of a small mean square would not be a number.
 fn not_negative(at: &str, eps: Real) -> Result<(), InvalidManifest> {
-    ensure(eps.get() >= 0.0, at, || format!("eps is {eps}"))
+    ensure(eps.get() >= 0.0, at, || "eps is below 0".into())
 }
 
 /// Width of one of `heads` heads.

@@ -762,17 +762,17 @@ fn operands_of_operators() {
         (
             op(5, "rope", "theta"),
             json!("0"),
-            &["operator 5, rope", "theta is 0"],
+            &["operator 5, rope", "theta is not above 0"],
         ),
         (
             op(0, "rms_norm", "eps"),
             json!("-0.00001"),
-            &["operator 0, rms_norm", "eps is -0.00001"],
+            &["operator 0, rms_norm", "eps is below 0"],
         ),
         (
             op(4, "qk_norm", "eps"),
             json!("-1"),
-            &["operator 4, qk_norm", "eps is -1"],
+            &["operator 4, qk_norm", "eps is below 0"],
         ),
         (
             op(6, "attention", "heads"),

@@ -35,6 +35,12 @@ pub(crate) fn table(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
     )
 }
 
+/// A number as JSON spells it. The standard library's other spellings of floats would
+/// take a percent of the whole program.
+fn number<T: Serialize>(value: T) -> io::Result<String> {
+    Ok(serde_json::to_string(&value)?)
+}
+
 impl Report {
     /// One JSON object and a line feed.
     pub(crate) fn json(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -54,15 +60,25 @@ impl Report {
         for Position { position, top } in positions {
             for token in top {
                 let Token { id, logit, logprob } = token;
-                writeln!(out, "{position}\t{id}\t{logit}\t{logprob:.6}")?;
+                writeln!(
+                    out,
+                    "{position}\t{id}\t{}\t{}",
+                    number(*logit)?,
+                    number(*logprob)?
+                )?;
             }
         }
         if let Some(continuation) = continuation {
             writeln!(out, "continuation\tid\tlogit\tlogprob")?;
             for (at, Token { id, logit, logprob }) in continuation.tokens.iter().enumerate() {
-                writeln!(out, "{at}\t{id}\t{logit}\t{logprob:.6}")?;
+                writeln!(
+                    out,
+                    "{at}\t{id}\t{}\t{}",
+                    number(*logit)?,
+                    number(*logprob)?
+                )?;
             }
-            writeln!(out, "total\t\t\t{:.6}", continuation.total_logprob)?;
+            writeln!(out, "total\t\t\t{}", number(continuation.total_logprob)?)?;
         }
         Ok(())
     }
