@@ -1,12 +1,14 @@
 //! The options that decide what is built from a checkpoint.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use estream_compiler::arch::Family;
 use estream_compiler::compile::{CompileError, Compiled, Options};
 use estream_compiler::ingest::Checkpoint;
+use estream_compiler::recipe::MAX_RECIPE_BYTES;
 use estream_schemas::layout::NibbleOrder;
 
 use crate::failure::Failure;
@@ -68,7 +70,7 @@ impl BuildArgs {
             .is_some_and(|e| e == "toml");
         let recipe_text = match is_file {
             false => None,
-            true => Some(fs::read_to_string(&self.recipe).map_err(|error| {
+            true => Some(read_recipe(Path::new(&self.recipe)).map_err(|error| {
                 Failure::usage(format!("recipe {}: cannot be read: {error}", self.recipe))
             })?),
         };
@@ -82,6 +84,19 @@ impl BuildArgs {
             strict: self.strict,
         })
     }
+}
+
+/// A recipe file's text, read no further than any recipe goes.
+fn read_recipe(path: &Path) -> io::Result<String> {
+    // Opening a pipe would wait for a writer, so the kind comes first.
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let mut text = String::new();
+    let file = File::open(path)?;
+    file.take(MAX_RECIPE_BYTES as u64 + 1)
+        .read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// Opens a checkpoint and prints its notices.

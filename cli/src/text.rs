@@ -11,8 +11,9 @@ use tokenizers::Tokenizer;
 
 use crate::failure::Failure;
 
-/// Bytes of a prompt.
-const MAX_TEXT_BYTES: u64 = 16 << 20;
+/// Bytes of a prompt: more than any context holds. The tokenizer takes over a hundred
+/// times as much memory.
+const MAX_TEXT_BYTES: u64 = 1 << 20;
 /// Bytes of a tokenizer file.
 const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
 

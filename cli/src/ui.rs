@@ -43,7 +43,7 @@ impl Ui {
             json.push(b'\n');
             self.data(&json)
         } else {
-            self.data(text(value).as_bytes())
+            self.data(visible(&text(value)).as_bytes())
         }
     }
 
@@ -119,5 +119,32 @@ impl Ui {
 
 /// Writes a line to stderr. There is nobody left to tell if that fails.
 fn say(line: &str) {
+    let line = visible(line);
     let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+/// `text` with control characters other than line ends spelled out: names in files are
+/// free text, and must not steer a terminal.
+fn visible(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() && c != '\n' {
+            true => out.extend(c.escape_debug()),
+            false => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::visible;
+
+    #[test]
+    fn control_characters_are_spelled_out() {
+        assert_eq!(
+            visible("a\u{1b}[2J\r\nb \u{9b}é"),
+            "a\\u{1b}[2J\\r\nb \\u{9b}é"
+        );
+    }
 }

@@ -27,7 +27,7 @@ use serde::Deserialize;
 pub use fit::{Fit, Place};
 
 /// Bytes of a recipe file.
-const MAX_RECIPE_BYTES: usize = 1 << 20;
+pub const MAX_RECIPE_BYTES: usize = 1 << 20;
 
 /// The built-in recipes, by name. `auto` is one of them, chosen by the source's experts.
 const BUILT_IN: &[(&str, &str)] = &[
