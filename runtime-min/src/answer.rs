@@ -4,6 +4,7 @@
 //! and in what they can print beside an id.
 
 use std::io;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ pub struct Ask {
     pub logits: Option<PathBuf>,
     /// Where to write the rows the head reads.
     pub hidden: Option<PathBuf>,
+    /// Tokens that go through the model together.
+    pub chunk: Option<NonZeroUsize>,
 }
 
 /// What was asked for.
@@ -76,6 +79,8 @@ pub struct Stats {
     pub backend: &'static str,
     /// Threads it computed with.
     pub threads: usize,
+    /// Pieces the prompt was cut into, each of which went through the experts.
+    pub chunks: usize,
     /// Records that had routes.
     pub records_run: u64,
     /// Records that had none.
@@ -108,6 +113,7 @@ impl Stats {
         Stats {
             backend,
             threads,
+            chunks: outcome.chunks,
             records_run: outcome.records_run,
             records_skipped: outcome.records_skipped,
             load_us: micros(load),
@@ -173,6 +179,7 @@ impl Ask {
         let request = Request {
             positions,
             hidden: self.hidden.is_some(),
+            chunk: self.chunk,
         };
         let outcome = model.prefill(&tokens, &request, &mut collect)?;
         for file in [collect.logits, collect.hidden].into_iter().flatten() {

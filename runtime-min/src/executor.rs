@@ -4,8 +4,9 @@
 //! an expert one after another; experts without routes are skipped. So the bits of a
 //! result depend on the bundle and the backend, and on nothing else.
 
-use crate::backend::{AttentionForm, Backend, BackendError, RopeTable, Routes};
+use crate::backend::{Backend, BackendError, ExpertWeights, RopeTable, Routes};
 use crate::error::{RunError, resize};
+use crate::history::History;
 use crate::ops::{ExpertLayerId, Graph, Op, Place, RegisterId};
 use crate::registers::Registers;
 use crate::request::{Observer, Sink};
@@ -27,6 +28,7 @@ pub(crate) struct Buffers {
     registers: Registers,
     head: Registers,
     logits: Vec<f32>,
+    pub(crate) history: History,
 }
 
 /// Everything a pass reads, and what it counts.
@@ -61,7 +63,7 @@ impl<'a> Pass<'a> {
             backend,
             first,
             ropes: ropes
-                .map(|form| RopeTable::new(form.theta, form.dims, first, rows))
+                .map(|form| RopeTable::new(form, first, rows))
                 .collect(),
             routes: None,
             records_run: 0,
@@ -77,7 +79,9 @@ impl<'a> Pass<'a> {
         observer: &mut dyn Observer,
     ) -> Result<(), RunError> {
         let graph = self.graph;
-        let registers = &mut buffers.registers;
+        let Buffers {
+            registers, history, ..
+        } = buffers;
         registers.reset(graph, ids.len())?;
         let table = self.resident.matrix(graph.embed.weight);
         let out = registers.get_mut(graph.embed.out);
@@ -86,10 +90,25 @@ impl<'a> Pass<'a> {
             .map_err(|source| RunError::backend(Place::Prologue, self.first, source))?;
         self.tell(Place::Prologue, 0, graph.embed.out, registers, observer);
         // The embedding is operator 0, so the others count from 1.
-        self.ops(Place::Prologue, 1, &graph.prologue, registers, observer)?;
-        for (layer, ops) in graph.layers.iter().enumerate() {
+        let prologue = (Place::Prologue, 1, &graph.prologue);
+        let layers = graph.layers.iter().enumerate();
+        let layers = layers.map(|(layer, ops)| (Place::Layer(layer), 0, ops));
+        for (place, first_op, ops) in std::iter::once(prologue).chain(layers) {
             self.routes = None;
-            self.ops(Place::Layer(layer), 0, ops, registers, observer)?;
+            for (at, op) in (first_op..).zip(ops) {
+                self.op(op, registers, history)
+                    .map_err(|source| RunError::backend(place, self.first, source))?;
+                match (op, place, &self.routes) {
+                    (Op::Router { .. }, Place::Layer(layer), Some(routes)) => {
+                        observer.routes(layer, routes);
+                    }
+                    _ => {
+                        if let Some(out) = op.out() {
+                            self.tell(place, at, out, registers, observer);
+                        }
+                    }
+                }
+            }
         }
         Ok(())
     }
@@ -110,7 +129,7 @@ impl<'a> Pass<'a> {
             let rows = &mut buffers.head;
             rows.gather(graph, &buffers.registers, block)?;
             for op in &graph.epilogue {
-                self.op(op, rows)
+                self.op(op, rows, &mut buffers.history)
                     .map_err(|source| RunError::backend(Place::Epilogue, self.first, source))?;
             }
             resize("logits", &mut buffers.logits, block.len() * vocab)?;
@@ -135,31 +154,6 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    fn ops(
-        &mut self,
-        place: Place,
-        first_op: usize,
-        ops: &[Op],
-        registers: &mut Registers,
-        observer: &mut dyn Observer,
-    ) -> Result<(), RunError> {
-        for (at, op) in (first_op..).zip(ops) {
-            self.op(op, registers)
-                .map_err(|source| RunError::backend(place, self.first, source))?;
-            match (op, place, &self.routes) {
-                (Op::Router { .. }, Place::Layer(layer), Some(routes)) => {
-                    observer.routes(layer, routes);
-                }
-                _ => {
-                    if let Some(out) = op.out() {
-                        self.tell(place, at, out, registers, observer);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
     fn tell(
         &self,
         place: Place,
@@ -172,7 +166,12 @@ impl<'a> Pass<'a> {
         observer.after_op(place, op, name, registers.get(out));
     }
 
-    fn op(&mut self, op: &Op, registers: &mut Registers) -> Result<(), BackendError> {
+    fn op(
+        &mut self,
+        op: &Op,
+        registers: &mut Registers,
+        history: &mut History,
+    ) -> Result<(), BackendError> {
         let resident = self.resident;
         let backend = &mut *self.backend;
         match *op {
@@ -217,21 +216,58 @@ impl<'a> Pass<'a> {
                 heads,
                 kv_heads,
                 scale,
+                history: id,
             } => {
-                let head_dim = self.graph.width(q) / heads;
-                let form = AttentionForm {
-                    heads,
-                    kv_heads,
-                    key_dim: head_dim,
-                    value_dim: head_dim,
-                    scale,
-                    position: self.first,
-                };
+                let form = self
+                    .graph
+                    .attention(q, out, heads, kv_heads, scale, self.first);
                 registers.write(out, |registers, out| {
                     let [q, k, v] = [q, k, v].map(|id| registers.get(id));
+                    let [k, v] = history.rows(id, [k, v]);
                     backend.attention(&form, q, k, v, out)
                 })
             }
+            Op::Mla {
+                q,
+                latent,
+                k_pe,
+                out,
+                kv_b,
+                heads,
+                scale,
+                history: id,
+            } => {
+                let form = self
+                    .graph
+                    .attention(q, out, heads, heads, scale, self.first);
+                registers.write(out, |registers, out| {
+                    let [q, latent, k_pe] = [q, latent, k_pe].map(|id| registers.get(id));
+                    let [latent, k_pe] = history.rows(id, [latent, k_pe]);
+                    backend.mla(&form, q, latent, k_pe, &resident.matrix(kv_b), out)
+                })
+            }
+            Op::ShortConv {
+                input,
+                out,
+                weight,
+                history: id,
+            } => registers.write(out, |registers, out| {
+                let (x, weight) = (registers.get(input), resident.vector(weight));
+                backend.short_conv(x, weight, history.state(id), out)
+            }),
+            Op::Mlp {
+                input,
+                out,
+                gate,
+                up,
+                down,
+                token_gate,
+            } => registers.write(out, |registers, out| {
+                let [gate, up, down] = [gate, up, down].map(|id| resident.matrix(id));
+                let mlp = ExpertWeights { gate, up, down };
+                let token_gate = token_gate.map(|id| resident.matrix(id));
+                backend.mlp(registers.get(input), &mlp, token_gate.as_ref(), out)
+            }),
             Op::Router {
                 input,
                 weight,

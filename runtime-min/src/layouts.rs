@@ -7,7 +7,7 @@ use crate::backend::Backend;
 use crate::backend::cpu::Matrix;
 use crate::error::{RunError, index};
 use crate::reader::{BundleReader, Projection};
-use crate::resolve::Resolved;
+use crate::resolve::{MatrixSource, Resolved};
 
 /// Errors at the first weight of the program that cannot be read.
 pub(crate) fn check(
@@ -21,14 +21,18 @@ pub(crate) fn check(
     };
     let manifest = reader.bundle().manifest();
     let tensors = &manifest.resident.tensors;
-    for &tensor in &resolved.matrices {
-        let ResidentTensor { name, layout, .. } = &tensors[tensor];
-        supported(*layout, &|| format!("tensor {name:?}"))?;
+    // No rows need no bytes: only the layout can be refused.
+    let decodable = |tensor: usize| decoded(reader, &tensors[tensor], 0, &[]).map(drop);
+    for &matrix in &resolved.matrices {
+        match matrix {
+            MatrixSource::Stored(tensor) => {
+                let ResidentTensor { name, layout, .. } = &tensors[tensor];
+                supported(*layout, &|| format!("tensor {name:?}"))?;
+            }
+            MatrixSource::Joined { k, v, .. } => [k, v].into_iter().try_for_each(decodable)?,
+        }
     }
-    for &tensor in &resolved.vectors {
-        // No rows need no bytes: only the layout can be refused.
-        vector(reader, &tensors[tensor], 0, &[])?;
-    }
+    resolved.vectors.iter().copied().try_for_each(decodable)?;
     for layer in &manifest.experts.layers {
         for projection in Projection::ALL {
             let layout = projection.region(layer).layout;
@@ -40,9 +44,8 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// The first `rows` (none, or the one) of a vector, which the host decodes for
-/// every backend.
-pub(crate) fn vector<'a>(
+/// The first `rows` of a tensor that the host decodes for every backend.
+pub(crate) fn decoded<'a>(
     reader: &BundleReader,
     tensor: &ResidentTensor,
     rows: usize,

@@ -20,7 +20,7 @@
 //! let reader = BundleReader::open("olmoe.estream".as_ref())?;
 //! let mut model = Model::load(&reader, &LoadOptions::default())?;
 //! let mut best = Best(None);
-//! let request = Request { positions: Positions::Last, hidden: false };
+//! let request = Request { positions: Positions::Last, ..Request::default() };
 //! model.prefill(&[510, 5347, 273, 6181, 310], &request, &mut best)?;
 //! println!("next token: {:?}", best.0);
 //! # Ok(())
@@ -37,6 +37,8 @@ pub mod backend;
 mod error;
 #[cfg(feature = "run")]
 mod executor;
+#[cfg(feature = "run")]
+mod history;
 #[cfg(feature = "run")]
 pub mod ids;
 #[cfg(feature = "run")]

@@ -1,14 +1,35 @@
 //! The memory a request can take, computed before it starts.
 
+use std::num::NonZeroUsize;
+
 use crate::backend::Backend;
 use crate::executor::head_rows;
-use crate::ops::{Graph, Op, RegisterId};
+use crate::ops::{Graph, HistoryForm, Op, RegisterId};
 use crate::resident::Resident;
 use crate::store::ExpertStore;
 
 /// What the system reserves for a thread's stack, unless told otherwise.
 const STACK_BYTES: u64 = 2 << 20;
 const F32_BYTES: u64 = size_of::<f32>() as u64;
+
+/// How many tokens a request has, and how many go through the model together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tokens {
+    pub(crate) all: usize,
+    /// At least one, and no more than there are.
+    pub(crate) together: usize,
+}
+
+impl Tokens {
+    pub(crate) fn new(all: usize, chunk: Option<NonZeroUsize>) -> Tokens {
+        let together = chunk.map_or(all, NonZeroUsize::get).min(all).max(1);
+        Tokens { all, together }
+    }
+
+    pub(crate) fn are_cut(self) -> bool {
+        self.together < self.all
+    }
+}
 
 /// The most memory of a request, one field a term.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,9 +38,10 @@ pub struct Memory {
     pub resident_bytes: u64,
     /// Expert records.
     pub expert_bytes: u64,
-    /// Registers of all tokens, without keys and values.
+    /// Registers of a chunk, without keys and values.
     pub register_bytes: u64,
-    /// Keys and values of the layer at work.
+    /// Keys and values: of the layer at work if the prompt is one chunk, else what each
+    /// layer keeps of all chunks.
     pub kv_bytes: u64,
     /// Scores and choices of the router at work.
     pub route_bytes: u64,
@@ -66,10 +88,10 @@ impl Memory {
         resident: &Resident,
         store: &ExpertStore,
         backend: &dyn Backend,
-        tokens: usize,
+        tokens: Tokens,
         process_bytes: u64,
     ) -> Memory {
-        let rows = tokens as u64;
+        let rows = tokens.together as u64;
         let times = |per_row: u64| per_row.saturating_mul(rows);
         let all = (0..graph.registers.len()).map(RegisterId);
         let (kv, others): (Vec<_>, Vec<_>) = all.partition(|id| is_kv(graph, *id));
@@ -84,11 +106,16 @@ impl Memory {
             resident_bytes: resident.bytes(),
             expert_bytes: store.bytes(),
             register_bytes: times(register_row),
-            kv_bytes: times(kv_row),
+            kv_bytes: times(kv_row)
+                .saturating_add(history(graph, tokens))
+                .saturating_add(latent_attention(graph, backend, tokens)),
             route_bytes: routes(graph, resident, rows),
             rope_bytes: times(F32_BYTES * rope_row.sum::<u64>()),
             head_bytes: head_row.saturating_mul(head_rows),
-            scratch_bytes: backend.scratch_bytes(store.widest(), resident.widest().max(hidden)),
+            scratch_bytes: backend.scratch_bytes(
+                store.widest().max(widest_mlp(graph, resident)),
+                resident.widest().max(hidden),
+            ),
             stack_bytes: STACK_BYTES * (backend.threads() as u64).saturating_sub(1),
             process_bytes,
         }
@@ -97,12 +124,58 @@ impl Memory {
 
 /// Whether some attention reads the register as keys or values.
 fn is_kv(graph: &Graph, id: RegisterId) -> bool {
-    graph
-        .body()
-        .any(|op| matches!(op, Op::Attention { k, v, .. } if *k == id || *v == id))
+    graph.body().any(|op| match op {
+        Op::Attention { k: a, v: b, .. }
+        | Op::Mla {
+            latent: a, k_pe: b, ..
+        } => [a, b].contains(&&id),
+        _ => false,
+    })
 }
 
-/// Bytes of the widest router's logits, choices by token, and choices by expert.
+/// Bytes of what chunks leave to later ones.
+fn history(graph: &Graph, tokens: Tokens) -> u64 {
+    let floats = graph.histories.iter().map(|form| match *form {
+        HistoryForm::State { len } => len as u64,
+        HistoryForm::Rows { widths } if tokens.are_cut() => {
+            let width: usize = widths.iter().sum();
+            (width as u64).saturating_mul(tokens.all as u64)
+        }
+        HistoryForm::Rows { .. } => 0,
+    });
+    let floats = floats.fold(0, |sum: u64, floats| sum.saturating_add(floats));
+    F32_BYTES.saturating_mul(floats)
+}
+
+/// Bytes of the keys and values that latent rows are expanded to, of the layer at work.
+fn latent_attention(graph: &Graph, backend: &dyn Backend, tokens: Tokens) -> u64 {
+    let layers = graph.body().filter_map(|op| match *op {
+        Op::Mla {
+            q,
+            out,
+            heads,
+            scale,
+            ..
+        } => {
+            let form = graph.attention(q, out, heads, heads, scale, 0);
+            Some(backend.mla_bytes(&form, tokens.all))
+        }
+        _ => None,
+    });
+    layers.max().unwrap_or(0)
+}
+
+/// Rows of the widest network that all tokens share.
+fn widest_mlp(graph: &Graph, resident: &Resident) -> usize {
+    let layers = graph.body().filter_map(|op| match op {
+        Op::Mlp { gate, .. } => Some(resident.matrix(*gate).rows),
+        _ => None,
+    });
+    layers.max().unwrap_or(0)
+}
+
+/// Bytes of the widest router's logits, choices by token, and choices by expert; where all
+/// tokens go to one network, of their routes.
 fn routes(graph: &Graph, resident: &Resident, rows: u64) -> u64 {
     let layers = graph.body().filter_map(|op| match op {
         Op::Router { weight, form, .. } => {
@@ -111,6 +184,8 @@ fn routes(graph: &Graph, resident: &Resident, rows: u64) -> u64 {
             let row = F32_BYTES * experts + 16 * form.top_k;
             Some(row.saturating_mul(rows).saturating_add(16 * (experts + 1)))
         }
+        // A gate, and a token and weight.
+        Op::Mlp { .. } => Some(12u64.saturating_mul(rows)),
         _ => None,
     });
     layers.max().unwrap_or(0)

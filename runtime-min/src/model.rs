@@ -3,7 +3,7 @@
 use std::io;
 use std::num::NonZeroUsize;
 use std::str::FromStr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use estream_schemas::exit::Exit;
 
@@ -12,7 +12,7 @@ use crate::backend::{Backend, CpuBackend};
 use crate::error::RunError;
 use crate::executor::{Buffers, Pass};
 use crate::layouts;
-use crate::memory::{Memory, process_bytes};
+use crate::memory::{Memory, Tokens, process_bytes};
 use crate::ops::Graph;
 use crate::reader::{BundleReader, Verify};
 use crate::request::{Observer, Outcome, Positions, Request, Sink, check_prompt};
@@ -158,14 +158,14 @@ impl Model {
         (self.backend.name(), self.backend.threads())
     }
 
-    /// The most memory a request of `tokens` tokens can take.
-    pub fn memory(&self, tokens: usize) -> Memory {
+    /// The most memory a request of `tokens` tokens, `chunk` at a time, can take.
+    pub fn memory(&self, tokens: usize, chunk: Option<NonZeroUsize>) -> Memory {
         Memory::of(
             &self.graph,
             &self.resident,
             &self.store,
             &*self.backend,
-            tokens,
+            Tokens::new(tokens, chunk),
             self.process_bytes,
         )
     }
@@ -196,26 +196,44 @@ impl Model {
         observer: &mut dyn Observer,
     ) -> Result<Outcome, RunError> {
         let chosen = self.check(ids, &request.positions)?;
-        let memory = self.memory(ids.len());
+        let memory = self.memory(ids.len(), request.chunk);
         let start = Instant::now();
-        let mut pass = Pass::new(
-            &self.graph,
-            &self.resident,
-            &self.store,
-            &mut *self.backend,
-            0,
-            ids.len(),
-        );
-        pass.body(ids, &mut self.buffers, observer)?;
-        pass.head(&chosen, request.hidden, &mut self.buffers, sink)?;
-        Ok(Outcome {
-            tokens: ids.len(),
+        let tokens = Tokens::new(ids.len(), request.chunk);
+        let buffers = &mut self.buffers;
+        buffers
+            .history
+            .begin(&self.graph, tokens.all, tokens.are_cut())?;
+        let mut outcome = Outcome {
+            tokens: tokens.all,
             rows: chosen.len(),
-            records_run: pass.records_run,
-            records_skipped: pass.records_skipped,
+            chunks: 0,
+            records_run: 0,
+            records_skipped: 0,
             memory,
-            elapsed: start.elapsed(),
-        })
+            elapsed: Duration::ZERO,
+        };
+        for (index, ids) in ids.chunks(tokens.together).enumerate() {
+            let first = index * tokens.together;
+            let mut pass = Pass::new(
+                &self.graph,
+                &self.resident,
+                &self.store,
+                &mut *self.backend,
+                first,
+                ids.len(),
+            );
+            pass.body(ids, buffers, observer)?;
+            let rows = chosen
+                .iter()
+                .filter_map(|position| position.checked_sub(first));
+            let rows: Vec<usize> = rows.filter(|row| *row < ids.len()).collect();
+            pass.head(&rows, request.hidden, buffers, sink)?;
+            outcome.chunks += 1;
+            outcome.records_run += pass.records_run;
+            outcome.records_skipped += pass.records_skipped;
+        }
+        outcome.elapsed = start.elapsed();
+        Ok(outcome)
     }
 
     /// The chosen rows of a prompt that this model can run.

@@ -7,6 +7,8 @@ use std::fmt;
 
 use estream_schemas::program::{RopePairing, RouterForm};
 
+use crate::backend::{AttentionForm, RopeForm};
+
 /// A register of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RegisterId(pub(crate) usize);
@@ -26,6 +28,10 @@ pub(crate) struct ExpertLayerId(pub(crate) usize);
 /// A form of rotation, counted among those of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RopeId(pub(crate) usize);
+
+/// An operator that looks back on earlier rows, counted among those.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HistoryId(pub(crate) usize);
 
 /// Where in a program an operator stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +89,31 @@ pub(crate) enum Op {
         heads: usize,
         kv_heads: usize,
         scale: f32,
+        history: HistoryId,
+    },
+    Mla {
+        q: RegisterId,
+        latent: RegisterId,
+        k_pe: RegisterId,
+        out: RegisterId,
+        kv_b: MatrixId,
+        heads: usize,
+        scale: f32,
+        history: HistoryId,
+    },
+    ShortConv {
+        input: RegisterId,
+        out: RegisterId,
+        weight: VectorId,
+        history: HistoryId,
+    },
+    Mlp {
+        input: RegisterId,
+        out: RegisterId,
+        gate: MatrixId,
+        up: MatrixId,
+        down: MatrixId,
+        token_gate: Option<MatrixId>,
     },
     Router {
         input: RegisterId,
@@ -109,6 +140,9 @@ impl Op {
             Op::RmsNorm { out, .. }
             | Op::Linear { out, .. }
             | Op::Attention { out, .. }
+            | Op::Mla { out, .. }
+            | Op::ShortConv { out, .. }
+            | Op::Mlp { out, .. }
             | Op::Experts { out, .. }
             | Op::Add { out, .. } => Some(out),
             Op::QkNorm { register, .. } | Op::Rope { register, .. } => Some(register),
@@ -119,12 +153,18 @@ impl Op {
     /// Calls `read` with every register whose content it uses, accumulators included.
     pub(crate) fn for_each_read(&self, mut read: impl FnMut(RegisterId)) {
         match *self {
-            Op::RmsNorm { input, .. } | Op::Linear { input, .. } | Op::Router { input, .. } => {
-                read(input);
-            }
+            Op::RmsNorm { input, .. }
+            | Op::Linear { input, .. }
+            | Op::ShortConv { input, .. }
+            | Op::Router { input, .. } => read(input),
             Op::QkNorm { register, .. } | Op::Rope { register, .. } => read(register),
             Op::Attention { q, k, v, .. } => [q, k, v].into_iter().for_each(read),
-            Op::Experts { input, out, .. } | Op::Add { input, out, .. } => {
+            Op::Mla {
+                q, latent, k_pe, ..
+            } => [q, latent, k_pe].into_iter().for_each(read),
+            Op::Mlp { input, out, .. }
+            | Op::Experts { input, out, .. }
+            | Op::Add { input, out, .. } => {
                 [input, out].into_iter().for_each(read);
             }
         }
@@ -147,11 +187,13 @@ pub(crate) struct Head {
     pub(crate) scale: f32,
 }
 
-/// What a table of angles is made from.
+/// What an operator that looks back needs of earlier chunks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RopeForm {
-    pub(crate) theta: f32,
-    pub(crate) dims: usize,
+pub(crate) enum HistoryForm {
+    /// All rows of two registers.
+    Rows { widths: [usize; 2] },
+    /// So many numbers of its own.
+    State { len: usize },
 }
 
 /// A register by name and width.
@@ -168,6 +210,7 @@ pub(crate) struct Graph {
     pub(crate) context: u64,
     pub(crate) registers: Vec<RegisterForm>,
     pub(crate) ropes: Vec<RopeForm>,
+    pub(crate) histories: Vec<HistoryForm>,
     pub(crate) embed: Embed,
     pub(crate) prologue: Vec<Op>,
     pub(crate) layers: Vec<Vec<Op>>,
@@ -178,6 +221,26 @@ pub(crate) struct Graph {
 impl Graph {
     pub(crate) fn width(&self, register: RegisterId) -> usize {
         self.registers[register.0].width
+    }
+
+    /// The shapes of an attention from register `q` to register `out`.
+    pub(crate) fn attention(
+        &self,
+        q: RegisterId,
+        out: RegisterId,
+        heads: usize,
+        kv_heads: usize,
+        scale: f32,
+        position: usize,
+    ) -> AttentionForm {
+        AttentionForm {
+            heads,
+            kv_heads,
+            key_dim: self.width(q) / heads,
+            value_dim: self.width(out) / heads,
+            scale,
+            position,
+        }
     }
 
     /// Every operator before the epilogue.

@@ -1,6 +1,7 @@
 //! What a caller asks of a model, and who hears of the results.
 
 use std::io;
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use crate::backend::Routes;
@@ -27,6 +28,9 @@ pub struct Request {
     pub positions: Positions,
     /// Whether [`Sink::hidden`] is called too.
     pub hidden: bool,
+    /// Tokens that go through the model together; all of them if `None`. Results do not
+    /// depend on it. Fewer take less memory, and each chunk goes through the experts again.
+    pub chunk: Option<NonZeroUsize>,
 }
 
 /// Whether `ids` can be a prompt of a program with this `vocab` and `context`.
@@ -54,8 +58,8 @@ pub fn check_prompt(ids: &[u32], vocab: u64, context: u64) -> Result<(), RunErro
     }
 }
 
-/// Takes results as they are computed, one row a chosen position, in the order of
-/// [`Positions`]. An error ends the request.
+/// Takes results as they are computed, one row a chosen position, chunk after chunk and within
+/// one in the order of [`Positions`]. An error ends the request.
 pub trait Sink {
     /// The logits at `position`, one a token of the vocabulary; all are finite.
     ///
@@ -74,7 +78,8 @@ pub trait Sink {
 
 /// Watches a pass; for comparing it with a reference and for recording routes.
 pub trait Observer {
-    /// Operator `op` of `place` has written `register`: `rows` holds all tokens, row-major.
+    /// Operator `op` of `place` has written `register`: `rows` holds all tokens of the
+    /// chunk, row-major.
     /// Called before the epilogue only, whose rows are the sink's.
     fn after_op(&mut self, _place: Place, _op: usize, _register: &str, _rows: &[f32]) {}
 
@@ -92,6 +97,8 @@ pub struct Outcome {
     pub tokens: usize,
     /// Rows the sink got.
     pub rows: usize,
+    /// Pieces the prompt went through the model in.
+    pub chunks: usize,
     /// Expert records that had routes and were run.
     pub records_run: u64,
     /// Expert records without routes.

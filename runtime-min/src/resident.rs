@@ -1,14 +1,15 @@
 //! Weights that are always in memory.
 
+use estream_schemas::dtype::DType;
 use estream_schemas::layout::Layout;
 use estream_schemas::manifest::ResidentTensor;
 
 use crate::backend::Weight;
 use crate::error::{RunError, index, zeros};
-use crate::layouts::vector;
+use crate::layouts::decoded;
 use crate::ops::{MatrixId, VectorId};
 use crate::reader::{BundleReader, Verify};
-use crate::resolve::Resolved;
+use crate::resolve::{MatrixSource, Resolved};
 
 const WHAT: &str = "resident weights";
 
@@ -48,16 +49,24 @@ impl Resident {
         verify: Verify,
     ) -> Result<Resident, RunError> {
         let tensors = &reader.bundle().manifest().resident.tensors;
-        let read = |&tensor: &usize| read(reader, tensor, &tensors[tensor], verify);
-        let matrices = resolved.matrices.iter().map(read);
-        let vectors = resolved.vectors.iter().map(|tensor| {
-            let Stored { cols, bytes, .. } = read(tensor)?;
-            let mut out = zeros(WHAT, cols)?;
-            vector(reader, &tensors[*tensor], 1, &bytes)?.row(0, &mut out);
-            Ok(out)
+        let read = |tensor: usize| read(reader, tensor, &tensors[tensor], verify);
+        let decode = |tensor: usize| {
+            let stored = read(tensor)?;
+            let mut out = zeros(WHAT, stored.rows.saturating_mul(stored.cols))?;
+            let matrix = decoded(reader, &tensors[tensor], stored.rows, &stored.bytes)?;
+            for (row, out) in out.chunks_exact_mut(stored.cols).enumerate() {
+                matrix.row(row, out);
+            }
+            Ok::<_, RunError>((stored.cols, out))
+        };
+        let matrices = resolved.matrices.iter().map(|matrix| match *matrix {
+            MatrixSource::Stored(tensor) => read(tensor),
+            MatrixSource::Joined { k, v, heads } => join(decode(k)?, decode(v)?, heads),
         });
+        let vectors = resolved.vectors.iter();
+        let vectors = vectors.map(|tensor| Ok(decode(*tensor)?.1));
         Ok(Resident {
-            matrices: matrices.collect::<Result<_, _>>()?,
+            matrices: matrices.collect::<Result<_, RunError>>()?,
             vectors: vectors.collect::<Result<_, RunError>>()?,
         })
     }
@@ -82,6 +91,33 @@ impl Resident {
         let vectors = self.vectors.iter().map(|vector| size_of_val(&vector[..]));
         matrices.chain(vectors).map(|bytes| bytes as u64).sum()
     }
+}
+
+/// `[heads · (nope + value), rank]` from the key's part, `[heads · rank, nope]`, and the
+/// value's, `[heads · value, rank]`, each with its columns: exactly the same numbers, in f32.
+fn join(
+    (nope, k): (usize, Vec<f32>),
+    (rank, v): (usize, Vec<f32>),
+    heads: usize,
+) -> Result<Stored, RunError> {
+    let mut bytes = zeros(WHAT, size_of::<f32>() * (k.len() + v.len()))?;
+    let mut numbers = bytes.chunks_exact_mut(size_of::<f32>());
+    // A checked program has heads, and they divide both.
+    let of_heads = k
+        .chunks_exact(k.len() / heads)
+        .zip(v.chunks_exact(v.len() / heads));
+    for (k, v) in of_heads {
+        let turned = (0..nope).flat_map(|row| k[row..].iter().step_by(nope));
+        for (x, out) in turned.chain(v).zip(numbers.by_ref()) {
+            out.copy_from_slice(&x.to_le_bytes());
+        }
+    }
+    Ok(Stored {
+        layout: Layout::rows(DType::F32),
+        rows: (k.len() + v.len()) / rank,
+        cols: rank,
+        bytes,
+    })
 }
 
 fn read(

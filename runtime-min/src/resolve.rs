@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use estream_schemas::program::{Op as NamedOp, Program};
+use estream_schemas::manifest::ResidentTensor;
+use estream_schemas::program::{MlaWeights, Op as NamedOp, Program, Yarn as NamedYarn};
 use estream_schemas::valid::Bundle;
 
+use crate::backend::{RopeForm, Yarn};
 use crate::error::{RunError, index};
 use crate::ops::{
-    Embed, ExpertLayerId, Graph, Head, MatrixId, Op, Place, RegisterForm, RegisterId, RopeForm,
-    RopeId, VectorId,
+    Embed, ExpertLayerId, Graph, Head, HistoryForm, HistoryId, MatrixId, Op, Place, RegisterForm,
+    RegisterId, RopeId, VectorId,
 };
 use crate::reader::BundleReader;
 
@@ -18,9 +20,18 @@ use crate::reader::BundleReader;
 pub(crate) struct Resolved {
     pub(crate) graph: Graph,
     /// What each [`MatrixId`] is.
-    pub(crate) matrices: Vec<usize>,
+    pub(crate) matrices: Vec<MatrixSource>,
     /// What each [`VectorId`] is.
     pub(crate) vectors: Vec<usize>,
+}
+
+/// Where a matrix comes from: indices into the manifest's resident tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MatrixSource {
+    /// It is stored.
+    Stored(usize),
+    /// It is put together from what [`MlaWeights::Split`] stores.
+    Joined { k: usize, v: usize, heads: usize },
 }
 
 /// Resolves the names of a bundle's program.
@@ -46,6 +57,7 @@ pub(crate) fn resolve(reader: &BundleReader) -> Result<Resolved, RunError> {
             context: program.context,
             registers: names.registers,
             ropes: names.ropes,
+            histories: names.histories,
             embed,
             prologue,
             layers,
@@ -57,17 +69,24 @@ pub(crate) fn resolve(reader: &BundleReader) -> Result<Resolved, RunError> {
     })
 }
 
-/// Tensors that were named, numbered as they were first named.
-#[derive(Default)]
-struct Used {
+/// What was named, numbered as it was first named.
+struct Used<T> {
     ids: BTreeMap<usize, usize>,
-    order: Vec<usize>,
+    order: Vec<T>,
 }
 
-impl Used {
-    fn id(&mut self, tensor: usize) -> usize {
+impl<T> Used<T> {
+    fn new() -> Used<T> {
+        Used {
+            ids: BTreeMap::new(),
+            order: Vec::new(),
+        }
+    }
+
+    /// The number of `tensor`, which is `used` if it has none yet.
+    fn id(&mut self, tensor: usize, used: T) -> usize {
         *self.ids.entry(tensor).or_insert_with(|| {
-            self.order.push(tensor);
+            self.order.push(used);
             self.order.len() - 1
         })
     }
@@ -80,11 +99,13 @@ struct Names<'a> {
     /// By register, whether an operator before this one writes it. What was never written
     /// is left from another prompt.
     written: Vec<bool>,
+    tensors: &'a [ResidentTensor],
     tensor_ids: BTreeMap<&'a str, usize>,
     expert_layers: BTreeMap<u64, ExpertLayerId>,
-    matrices: Used,
-    vectors: Used,
+    matrices: Used<MatrixSource>,
+    vectors: Used<usize>,
     ropes: Vec<RopeForm>,
+    histories: Vec<HistoryForm>,
 }
 
 impl<'a> Names<'a> {
@@ -105,13 +126,15 @@ impl<'a> Names<'a> {
             registers: registers.collect::<Result<_, RunError>>()?,
             written: vec![false; stated.len()],
             register_ids: register_names.zip((0..).map(RegisterId)).collect(),
+            tensors: &manifest.resident.tensors,
             tensor_ids: tensor_names.map(|t| t.name.as_str()).zip(0..).collect(),
             expert_layers: expert_layers
                 .map(|(id, experts)| (experts.layer, ExpertLayerId(id)))
                 .collect(),
-            matrices: Used::default(),
-            vectors: Used::default(),
+            matrices: Used::new(),
+            vectors: Used::new(),
             ropes: Vec::new(),
+            histories: Vec::new(),
         })
     }
 
@@ -121,23 +144,47 @@ impl<'a> Names<'a> {
     }
 
     fn matrix(&mut self, name: &str) -> MatrixId {
-        MatrixId(self.matrices.id(self.tensor_ids[name]))
+        let tensor = self.tensor_ids[name];
+        MatrixId(self.matrices.id(tensor, MatrixSource::Stored(tensor)))
     }
 
     fn vector(&mut self, name: &str) -> VectorId {
-        VectorId(self.vectors.id(self.tensor_ids[name]))
+        let tensor = self.tensor_ids[name];
+        VectorId(self.vectors.id(tensor, tensor))
     }
 
     fn optional(&mut self, name: Option<&String>) -> Option<VectorId> {
         name.map(|name| self.vector(name))
     }
 
-    fn rope(&mut self, theta: f32, dims: usize) -> RopeId {
-        let known = |form: &RopeForm| form.theta == theta && form.dims == dims;
+    fn kv_b(&mut self, weights: &MlaWeights, heads: usize) -> MatrixId {
+        match weights {
+            MlaWeights::Joined(name) => self.matrix(name),
+            MlaWeights::Split { k, v } => {
+                let [k, v] = [k, v].map(|name| self.tensor_ids[name.as_str()]);
+                self.matrices
+                    .order
+                    .push(MatrixSource::Joined { k, v, heads });
+                MatrixId(self.matrices.order.len() - 1)
+            }
+        }
+    }
+
+    fn rope(&mut self, form: RopeForm) -> RopeId {
+        let known = |known: &RopeForm| *known == form;
         RopeId(self.ropes.iter().position(known).unwrap_or_else(|| {
-            self.ropes.push(RopeForm { theta, dims });
+            self.ropes.push(form);
             self.ropes.len() - 1
         }))
+    }
+
+    fn history(&mut self, form: HistoryForm) -> HistoryId {
+        self.histories.push(form);
+        HistoryId(self.histories.len() - 1)
+    }
+
+    fn width(&self, id: RegisterId) -> usize {
+        self.registers[id.0].width
     }
 
     fn refuse(&self, place: Place, op: usize, why: &'static str) -> RunError {
@@ -178,7 +225,12 @@ impl<'a> Names<'a> {
             return Err(self.refuse(Place::Epilogue, count, "it is not a head"));
         };
         let ops = self.ops(Place::Epilogue, 0, rest)?;
-        let needs_all = |op: &Op| matches!(op, Op::Rope { .. } | Op::Attention { .. });
+        let needs_all = |op: &Op| {
+            matches!(
+                op,
+                Op::Rope { .. } | Op::Attention { .. } | Op::Mla { .. } | Op::ShortConv { .. }
+            )
+        };
         if let Some(op) = ops.iter().position(needs_all) {
             let why = "it needs all positions, and the epilogue has chosen ones only";
             return Err(self.refuse(Place::Epilogue, op, why));
@@ -262,6 +314,7 @@ impl<'a> Names<'a> {
                 dims,
                 theta,
                 pairing,
+                yarn,
             } => {
                 if !theta.get().is_normal() {
                     return Err(self.refuse(place, at, "the base of its angles is subnormal"));
@@ -270,7 +323,11 @@ impl<'a> Names<'a> {
                     register: self.register(register),
                     heads: index("heads", *heads)?,
                     pairing: *pairing,
-                    rope: self.rope(theta.get(), index("rotated dimensions", *dims)?),
+                    rope: self.rope(RopeForm {
+                        theta: theta.get(),
+                        dims: index("rotated dimensions", *dims)?,
+                        yarn: yarn.as_ref().map(stretch),
+                    }),
                 }
             }
             NamedOp::Attention {
@@ -294,8 +351,67 @@ impl<'a> Names<'a> {
                     heads: index("heads", *heads)?,
                     kv_heads: index("key heads", *kv_heads)?,
                     scale: scale.get(),
+                    history: self.history(HistoryForm::Rows {
+                        widths: [k, v].map(|id| self.width(id)),
+                    }),
                 }
             }
+            NamedOp::Mla {
+                q,
+                latent,
+                k_pe,
+                out,
+                heads,
+                weights,
+                scale,
+            } => {
+                let [q, latent, k_pe, out] = [q, latent, k_pe, out].map(|name| self.register(name));
+                if [q, latent, k_pe].contains(&out) {
+                    return Err(self.refuse(place, at, "attention writes one of its inputs"));
+                }
+                let heads = index("heads", *heads)?;
+                Op::Mla {
+                    q,
+                    latent,
+                    k_pe,
+                    out,
+                    kv_b: self.kv_b(weights, heads),
+                    heads,
+                    scale: scale.get(),
+                    history: self.history(HistoryForm::Rows {
+                        widths: [latent, k_pe].map(|id| self.width(id)),
+                    }),
+                }
+            }
+            NamedOp::ShortConv { input, out, weight } => {
+                let (input, out) = (self.register(input), self.register(out));
+                let tensor = &self.tensors[self.tensor_ids[weight.as_str()]];
+                let taps = index("taps", tensor.matrix().1)?;
+                let len = (taps - 1).checked_mul(self.width(out));
+                Op::ShortConv {
+                    input,
+                    out,
+                    weight: self.vector(weight),
+                    history: self.history(HistoryForm::State {
+                        len: len.unwrap_or(usize::MAX),
+                    }),
+                }
+            }
+            NamedOp::Mlp {
+                input,
+                out,
+                gate,
+                up,
+                down,
+                token_gate,
+            } => Op::Mlp {
+                input: self.register(input),
+                out: self.register(out),
+                gate: self.matrix(gate),
+                up: self.matrix(up),
+                down: self.matrix(down),
+                token_gate: token_gate.as_ref().map(|name| self.matrix(name)),
+            },
             NamedOp::Router {
                 input,
                 weight,
@@ -329,5 +445,15 @@ impl<'a> Names<'a> {
             }
             NamedOp::LmHead { .. } => return Err(self.refuse(place, at, "a head is not last")),
         })
+    }
+}
+
+fn stretch(yarn: &NamedYarn) -> Yarn {
+    Yarn {
+        factor: yarn.factor.get(),
+        original_context: yarn.original_context,
+        beta_fast: yarn.beta_fast.get(),
+        beta_slow: yarn.beta_slow.get(),
+        magnitude: yarn.magnitude.get(),
     }
 }

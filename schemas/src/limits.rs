@@ -23,6 +23,8 @@ pub const MAX_SHARDS: u64 = 1 << 8;
 pub const MAX_DIM: u64 = 1 << 24;
 /// Elements of a register, over all tokens of a pass.
 pub const MAX_REGISTER_WIDTH: u64 = 1 << 20;
+/// Taps of a short convolution.
+pub const MAX_CONV_TAPS: u64 = 1 << 8;
 /// Registers of a program.
 pub const MAX_REGISTERS: usize = 64;
 /// Operators of a layer.

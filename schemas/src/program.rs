@@ -67,6 +67,40 @@ pub enum RopePairing {
     Adjacent,
 }
 
+/// YaRN: frequencies stretched for contexts longer than the model was first trained for,
+/// the slow ones by `factor`, the fast ones not at all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Yarn {
+    /// How much longer, above 0.
+    pub factor: Real,
+    /// Positions the model was first trained for.
+    pub original_context: u64,
+    /// Turns within `original_context` from which on a frequency is left as it is.
+    pub beta_fast: Real,
+    /// Turns up to which a frequency is divided by `factor`.
+    pub beta_slow: Real,
+    /// Factor on cosines and sines.
+    pub magnitude: Real,
+}
+
+/// The weights that expand a latent row into keys and values.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum MlaWeights {
+    /// `[heads · (nope + value), rank]`: for each head the rows of its key, then of its value.
+    Joined(TensorName),
+    /// The two apart, the key's turned within each head.
+    Split {
+        /// `[heads · rank, nope]`.
+        k: TensorName,
+        /// `[heads · value, rank]`.
+        v: TensorName,
+    },
+}
+
 /// How a router turns logits into scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -171,7 +205,8 @@ pub enum Op {
         /// Elements of one mean.
         over: NormWidth,
     },
-    /// Rotates each head by position, in place: angle `pos · theta^(−2i/dims)`.
+    /// Rotates each head by position, in place: angle `pos · theta^(−2i/dims)`, or as
+    /// `yarn` changes it.
     Rope {
         /// Query or key rows.
         register: Register,
@@ -183,6 +218,9 @@ pub enum Op {
         theta: Real,
         /// Which dimensions rotate together.
         pairing: RopePairing,
+        /// Frequencies stretched for long contexts.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        yarn: Option<Yarn>,
     },
     /// Causal grouped-query attention over this prompt's keys and values.
     Attention {
@@ -200,6 +238,51 @@ pub enum Op {
         kv_heads: u64,
         /// Factor on the scores, before the softmax.
         scale: Real,
+    },
+    /// Causal multi-head latent attention (DeepSeek-V2): keys and values of a head are
+    /// products of a latent row, and one rotated part of the key is shared by all heads.
+    Mla {
+        /// `[heads · (nope + rope)]`: for each head what does not rotate, then what does.
+        q: Register,
+        /// `[rank]`, normalised.
+        latent: Register,
+        /// `[rope]`, rotated.
+        k_pe: Register,
+        /// `[heads · value]`.
+        out: Register,
+        /// Heads.
+        heads: u64,
+        /// From a latent row to keys and values.
+        weights: MlaWeights,
+        /// Factor on the scores, before the softmax.
+        scale: Real,
+    },
+    /// Short causal convolution (LFM2): with input B | C | X,
+    /// `out[t] = C[t] ⊙ Σ_k weight[:, k] ⊙ (B ⊙ X)[t − taps + 1 + k]`, zero before the prompt.
+    ShortConv {
+        /// `[3 · width]`.
+        input: Register,
+        /// `[width]`.
+        out: Register,
+        /// `[width, taps]`; the last tap meets the token itself.
+        weight: TensorName,
+    },
+    /// *Adds* `g · down(silu(gate · input) ⊙ (up · input))` to `out`: a dense
+    /// feed-forward network, or experts that all tokens share.
+    Mlp {
+        /// Source rows.
+        input: Register,
+        /// Accumulator.
+        out: Register,
+        /// `[ff, width]`.
+        gate: TensorName,
+        /// `[ff, width]`.
+        up: TensorName,
+        /// `[width, ff]`.
+        down: TensorName,
+        /// `[width]`: g is the sigmoid of its product with the row; 1 without it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        token_gate: Option<TensorName>,
     },
     /// Chooses experts for each token: logits `input · weightᵀ`, in f32 throughout.
     /// The larger score wins, then the lower id.

@@ -42,6 +42,7 @@ impl Trace {
         let request = Request {
             positions: Positions::All,
             hidden: true,
+            ..Request::default()
         };
         let mut rows = Rows::default();
         let mut watch = Watch::default();

@@ -65,6 +65,7 @@ fn program() -> Program {
                 dims: 32,
                 theta: real(1e4),
                 pairing: RopePairing::Half,
+                yarn: None,
             },
             Op::Attention {
                 q: x(),

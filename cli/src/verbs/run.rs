@@ -49,6 +49,10 @@ pub(crate) struct Args {
     /// Print what the run took: memory by term, times
     #[arg(long, help_heading = "Results")]
     stats: bool,
+    /// Tokens that go through the model together [default: all]; fewer take less memory, and
+    /// each chunk reads all experts again. Results do not depend on it
+    #[arg(long, value_name = "N")]
+    chunk: Option<NonZeroUsize>,
     /// What to compute on
     #[arg(long, value_name = "NAME", default_value = "cpu")]
     backend: String,
@@ -116,6 +120,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
         top: args.top(),
         logits: args.logits.clone(),
         hidden: args.hidden.clone(),
+        chunk: args.chunk,
     };
     let program = &reader.bundle().manifest().program;
     // Known before gigabytes are read.
@@ -133,6 +138,15 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
     };
     let mut model = Model::load(&reader, &options)?;
     let load = start.elapsed();
+    let pieces = args
+        .chunk
+        .map_or(1, |chunk| ask.tokens().len().div_ceil(chunk.get()));
+    if pieces > 1 {
+        ui.note(&format!(
+            "the prompt is cut into {}, each of which reads the experts again",
+            chunks(pieces)
+        ));
+    }
     let (answer, outcome) = ask.run(&mut model)?;
     let report = Report {
         identity: reader.identity().to_string(),
@@ -169,6 +183,13 @@ fn continuation(args: &Args, text: &Text) -> Result<Option<Vec<u32>>, Failure> {
             "the continuation has no tokens; name at least one",
         )),
         false => Ok(Some(ids)),
+    }
+}
+
+fn chunks(count: usize) -> String {
+    match count {
+        1 => "one chunk".to_owned(),
+        count => format!("{count} chunks"),
     }
 }
 
@@ -214,10 +235,11 @@ fn tables(report: &Report, text: &Text) -> String {
         memory.add_row(["ceiling".to_owned(), grouped(stats.memory_bytes)]);
         let _ = writeln!(
             out,
-            "{memory}\nread in {:.1} ms, prefill {:.1} ms for {} tokens on {} with {} threads; {} records run, {} skipped",
+            "{memory}\nread in {:.1} ms, prefill {:.1} ms for {} tokens in {} on {} with {} threads; {} records run, {} skipped",
             stats.load_us as f64 / 1e3,
             stats.prefill_us as f64 / 1e3,
             report.prompt.len(),
+            chunks(stats.chunks),
             stats.backend,
             stats.threads,
             stats.records_run,

@@ -228,6 +228,12 @@ impl<'a> Check<'a> {
             if is_experts && at == At::Model {
                 self.problem(place, "experts belong to a layer");
             }
+            if let OpForm::Mla { kv_b, k_b, v_b, .. } = op {
+                let stated = [kv_b, k_b, v_b].map(Option::is_some);
+                if ![[true, false, false], [false, true, true]].contains(&stated) {
+                    self.problem(place, "mla has kv_b, or k_b and v_b");
+                }
+            }
             for operand in op.operands() {
                 match operand {
                     Operand::Register(name) => {
@@ -239,6 +245,7 @@ impl<'a> Check<'a> {
                     Operand::Size(size) => self.expr(place, size, at),
                     Operand::Real(real) => self.real(place, real, at),
                     Operand::Renormalise(form) => self.renormalise(place, form),
+                    Operand::Key(key) => self.key(place, key),
                 }
             }
         }
@@ -261,17 +268,13 @@ impl<'a> Check<'a> {
     }
 
     fn real(&mut self, place: &str, real: &RealForm, at: At) {
-        match real {
-            RealForm::Number(_) => {}
-            RealForm::Key(key) => self.key(place, key),
-            RealForm::Product(product) => {
-                if let Some(expr) = &product.rsqrt {
-                    self.expr(place, expr, at);
-                }
-                for key in product.times.iter().chain(&product.over) {
-                    self.key(place, key);
-                }
-            }
+        for key in real.keys() {
+            self.key(place, key);
+        }
+        if let RealForm::Product(product) = real
+            && let Some(expr) = &product.rsqrt
+        {
+            self.expr(place, expr, at);
         }
     }
 

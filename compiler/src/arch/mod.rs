@@ -16,7 +16,7 @@ pub use expr::{Expr, ExprError};
 pub use family::{ArchError, Family};
 pub use keys::Keys;
 pub use op::{
-    ChosenRenormalise, EXPERT_ROLES, FixedRenormalise, OpForm, Operand, Product, RealForm,
-    RenormaliseForm, SumPlus,
+    ChosenRenormalise, EXPERT_ROLES, FixedRenormalise, Mscale, OpForm, Operand, Product, RealForm,
+    RenormaliseForm, SumPlus, YarnForm, mscale,
 };
 pub use predicate::Predicate;

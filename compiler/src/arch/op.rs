@@ -17,7 +17,7 @@ pub enum RealForm {
     Product(Product),
 }
 
-/// `rsqrt ^ −½ · times / over`, each of them 1 if it is left out.
+/// `rsqrt ^ −½ · times / over · yarn_mscale`, each of them 1 if it is left out.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Product {
@@ -30,6 +30,57 @@ pub struct Product {
     /// A key.
     #[serde(default)]
     pub over: Option<String>,
+    /// What a stretched context multiplies scores by.
+    #[serde(default)]
+    pub yarn_mscale: Option<Mscale>,
+}
+
+/// m², where m is [`mscale`] of two keys.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mscale {
+    /// A key: how much longer the context was made.
+    pub factor: String,
+    /// A key.
+    pub mscale: String,
+}
+
+/// `0.1 · mscale · ln factor + 1`, and 1 for a factor up to 1: how YaRN, as DeepSeek-V2
+/// has it, makes up for scores that spread over more positions.
+pub fn mscale(factor: f64, mscale: f64) -> f64 {
+    match factor > 1.0 {
+        true => 0.1 * mscale * libm::log(factor) + 1.0,
+        false => 1.0,
+    }
+}
+
+/// The operand of a rope that YaRN stretches; its numbers are keys.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct YarnForm {
+    /// How much longer the context was made; 1 leaves everything as it is.
+    pub factor: String,
+    /// Positions before that.
+    pub original_context: Expr,
+    /// Turns from which on a frequency stays.
+    pub beta_fast: String,
+    /// Turns up to which a frequency is divided.
+    pub beta_slow: String,
+    /// Cosines and sines are multiplied by [`mscale`] of this ...
+    #[serde(default)]
+    pub mscale: Option<String>,
+    /// ... over that of this; 1 without both.
+    #[serde(default)]
+    pub mscale_all_dim: Option<String>,
+}
+
+impl YarnForm {
+    /// The keys of its real numbers.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        let keys = [&self.factor, &self.beta_fast, &self.beta_slow].into_iter();
+        let keys = keys.chain(&self.mscale).chain(&self.mscale_all_dim);
+        keys.map(String::as_str)
+    }
 }
 
 impl RealForm {
@@ -42,7 +93,9 @@ impl RealForm {
         };
         let of_product = product.into_iter().flat_map(|product| {
             let sizes = product.rsqrt.iter().flat_map(Expr::keys);
-            let factors = product.times.iter().chain(&product.over);
+            let mscale = product.yarn_mscale.iter();
+            let mscale = mscale.flat_map(|form| [&form.factor, &form.mscale]);
+            let factors = product.times.iter().chain(&product.over).chain(mscale);
             sizes.chain(factors.map(String::as_str))
         });
         key.map(String::as_str).into_iter().chain(of_product)
@@ -129,6 +182,7 @@ pub enum OpForm {
         dims: Expr,
         theta: RealForm,
         pairing: RopePairing,
+        yarn: Option<YarnForm>,
     },
     Attention {
         q: String,
@@ -138,6 +192,30 @@ pub enum OpForm {
         heads: Expr,
         kv_heads: Expr,
         scale: RealForm,
+    },
+    Mla {
+        q: String,
+        latent: String,
+        k_pe: String,
+        out: String,
+        heads: Expr,
+        kv_b: Option<String>,
+        k_b: Option<String>,
+        v_b: Option<String>,
+        scale: RealForm,
+    },
+    ShortConv {
+        input: String,
+        out: String,
+        weight: String,
+    },
+    Mlp {
+        input: String,
+        out: String,
+        gate: String,
+        up: String,
+        down: String,
+        token_gate: Option<String>,
     },
     Router {
         input: String,
@@ -181,12 +259,14 @@ pub enum Operand<'a> {
     Real(&'a RealForm),
     /// The divisor of a router's weights.
     Renormalise(&'a RenormaliseForm),
+    /// A key.
+    Key(&'a str),
 }
 
 impl OpForm {
     /// Everything the operator names.
     pub fn operands(&self) -> Vec<Operand<'_>> {
-        use Operand::{Real, Register, Renormalise, Size, Weight};
+        use Operand::{Key, Real, Register, Renormalise, Size, Weight};
         let mut list = Vec::new();
         match self {
             OpForm::Embed { out, weight, scale } => {
@@ -221,7 +301,14 @@ impl OpForm {
                 dims,
                 theta,
                 pairing: _,
-            } => list.extend([Register(register), Size(heads), Size(dims), Real(theta)]),
+                yarn,
+            } => {
+                list.extend([Register(register), Size(heads), Size(dims), Real(theta)]);
+                if let Some(yarn) = yarn {
+                    list.push(Size(&yarn.original_context));
+                    list.extend(yarn.keys().map(Key));
+                }
+            }
             OpForm::Attention {
                 q,
                 k,
@@ -233,6 +320,37 @@ impl OpForm {
             } => {
                 list.extend([q, k, v, out].map(|register| Register(register)));
                 list.extend([Size(heads), Size(kv_heads), Real(scale)]);
+            }
+            OpForm::Mla {
+                q,
+                latent,
+                k_pe,
+                out,
+                heads,
+                kv_b,
+                k_b,
+                v_b,
+                scale,
+            } => {
+                list.extend([q, latent, k_pe, out].map(|register| Register(register)));
+                list.extend([Size(heads), Real(scale)]);
+                let weights = [kv_b, k_b, v_b].into_iter().flatten();
+                list.extend(weights.map(|role| Weight(role)));
+            }
+            OpForm::ShortConv { input, out, weight } => {
+                list.extend([Register(input), Register(out), Weight(weight)]);
+            }
+            OpForm::Mlp {
+                input,
+                out,
+                gate,
+                up,
+                down,
+                token_gate,
+            } => {
+                list.extend([Register(input), Register(out)]);
+                list.extend([gate, up, down].map(|role| Weight(role)));
+                list.extend(token_gate.as_deref().map(Weight));
             }
             OpForm::Router {
                 input,
@@ -282,6 +400,10 @@ impl OpForm {
     pub fn without(&self, absent: impl Fn(&str) -> bool) -> OpForm {
         let mut op = self.clone();
         if let OpForm::Linear { bias: operand, .. }
+        | OpForm::Mlp {
+            token_gate: operand,
+            ..
+        }
         | OpForm::Router {
             selection_bias: operand,
             ..

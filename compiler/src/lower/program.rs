@@ -4,12 +4,15 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use estream_schemas::limits::MAX_DIM;
-use estream_schemas::program::{Op, Program, RegisterSpec, Renormalise, RouterForm};
+use estream_schemas::program::{
+    MlaWeights, Op, Program, RegisterSpec, Renormalise, RouterForm, Yarn,
+};
 use estream_schemas::real::Real;
 
 use super::choose::Chosen;
 use crate::arch::{
-    Descriptor, Expr, FixedRenormalise, Keys, OpForm, Product, RealForm, RenormaliseForm,
+    Descriptor, Expr, FixedRenormalise, Keys, OpForm, Product, RealForm, RenormaliseForm, YarnForm,
+    mscale,
 };
 use crate::problem::Problems;
 
@@ -123,9 +126,14 @@ impl Lowering<'_> {
             RealForm::Key(key) => self.keys.real(key)?,
             RealForm::Product(product) => self.product(product)?,
         };
+        self.rounded(value, form.keys())
+    }
+
+    /// `value`, which is made of `keys`, as programs compute with it.
+    fn rounded<'k>(&self, value: f64, keys: impl Iterator<Item = &'k str>) -> Result<Real, String> {
         #[expect(clippy::cast_possible_truncation, reason = "programs compute in f32")]
         let real = Real::new(value as f32);
-        real.map_err(|_| self.refusal("a number", form.keys(), value, "beyond f32"))
+        real.map_err(|_| self.refusal("a number", keys, value, "beyond f32"))
     }
 
     fn product(&self, product: &Product) -> Result<f64, String> {
@@ -138,7 +146,44 @@ impl Lowering<'_> {
                 root.map_err(|e| e.to_string())?
             }
         };
-        Ok(ratio / (root as f64).sqrt())
+        let m = match &product.yarn_mscale {
+            None => 1.0,
+            Some(form) => mscale(self.keys.real(&form.factor)?, self.keys.real(&form.mscale)?),
+        };
+        Ok(ratio / (root as f64).sqrt() * (m * m))
+    }
+
+    /// What YaRN makes of a rope's frequencies: nothing, for a factor of 1.
+    fn yarn(&mut self, form: &YarnForm) -> Option<Yarn> {
+        let factor = self.keys.real(&form.factor);
+        let factor = self.problems.or(factor, 1.0);
+        if factor == 1.0 {
+            return None;
+        }
+        let above_zero = |lowering: &mut Self, what: &str, key: &str| {
+            let form = RealForm::Key(key.to_owned());
+            lowering.real_that(what, &form, |real| real > 0.0, "not above 0")
+        };
+        let bounds = 1..=u64::from(u32::MAX);
+        Some(Yarn {
+            factor: above_zero(self, "factor", &form.factor),
+            original_context: self.size_in("original_context", &form.original_context, bounds),
+            beta_fast: above_zero(self, "beta_fast", &form.beta_fast),
+            beta_slow: above_zero(self, "beta_slow", &form.beta_slow),
+            magnitude: {
+                let magnitude = self.magnitude(form, factor);
+                self.problems.or(magnitude, Real::ONE)
+            },
+        })
+    }
+
+    fn magnitude(&self, form: &YarnForm, factor: f64) -> Result<Real, String> {
+        let of = |key: &Option<String>| -> Result<f64, String> {
+            let mscale_of = |key: &String| Ok(mscale(factor, self.keys.real(key)?));
+            key.as_ref().map_or(Ok(1.0), mscale_of)
+        };
+        let magnitude = of(&form.mscale)? / of(&form.mscale_all_dim)?;
+        self.rounded(magnitude, form.keys())
     }
 
     /// Why `what`, which is made of `keys`, cannot be `value`.
@@ -233,12 +278,14 @@ impl Lowering<'_> {
                 dims,
                 theta,
                 pairing,
+                yarn,
             } => Op::Rope {
                 register: register.clone(),
                 heads: self.size(heads),
                 dims: self.size(dims),
                 theta: self.theta(theta),
                 pairing: *pairing,
+                yarn: yarn.as_ref().and_then(|form| self.yarn(form)),
             },
             OpForm::Attention {
                 q,
@@ -256,6 +303,54 @@ impl Lowering<'_> {
                 heads: self.size(heads),
                 kv_heads: self.size(kv_heads),
                 scale: self.real(scale),
+            },
+            OpForm::Mla {
+                q,
+                latent,
+                k_pe,
+                out,
+                heads,
+                kv_b,
+                k_b,
+                v_b,
+                scale,
+            } => Op::Mla {
+                q: q.clone(),
+                latent: latent.clone(),
+                k_pe: k_pe.clone(),
+                out: out.clone(),
+                heads: self.size(heads),
+                // A checked descriptor has kv_b, or both of the others.
+                weights: match (kv_b, k_b, v_b) {
+                    (None, Some(k), Some(v)) => MlaWeights::Split {
+                        k: self.tensor(k),
+                        v: self.tensor(v),
+                    },
+                    (kv_b, ..) => {
+                        MlaWeights::Joined(self.tensor(kv_b.as_deref().unwrap_or_default()))
+                    }
+                },
+                scale: self.real(scale),
+            },
+            OpForm::ShortConv { input, out, weight } => Op::ShortConv {
+                input: input.clone(),
+                out: out.clone(),
+                weight: self.tensor(weight),
+            },
+            OpForm::Mlp {
+                input,
+                out,
+                gate,
+                up,
+                down,
+                token_gate,
+            } => Op::Mlp {
+                input: input.clone(),
+                out: out.clone(),
+                gate: self.tensor(gate),
+                up: self.tensor(up),
+                down: self.tensor(down),
+                token_gate: token_gate.as_deref().map(|gate| self.tensor(gate)),
             },
             OpForm::Router {
                 input,

@@ -10,6 +10,7 @@ use super::cpu::{
     RouterError, Routes, Simd,
 };
 use super::{Backend, BackendError, ExpertWeights, Weight};
+use crate::math::sigmoid;
 
 /// Runs a program on the threads of this machine.
 #[derive(Debug)]
@@ -128,6 +129,55 @@ impl Backend for CpuBackend {
     ) -> Result<(), BackendError> {
         self.cpu.attention(form, q, k, v, out);
         Ok(())
+    }
+
+    fn mla(
+        &mut self,
+        form: &AttentionForm,
+        q: &[f32],
+        latent: &[f32],
+        k_pe: &[f32],
+        kv_b: &Weight<'_>,
+        out: &mut [f32],
+    ) -> Result<(), BackendError> {
+        self.cpu.mla(form, q, latent, k_pe, &matrix(kv_b)?, out);
+        Ok(())
+    }
+
+    fn mla_bytes(&self, form: &AttentionForm, positions: usize) -> u64 {
+        Cpu::mla_bytes(form, positions)
+    }
+
+    fn short_conv(
+        &mut self,
+        x: &[f32],
+        weight: &[f32],
+        state: &mut [f32],
+        out: &mut [f32],
+    ) -> Result<(), BackendError> {
+        self.cpu.short_conv(x, weight, state, out);
+        Ok(())
+    }
+
+    fn mlp(
+        &mut self,
+        x: &[f32],
+        mlp: &ExpertWeights<'_>,
+        token_gate: Option<&Weight<'_>>,
+        out: &mut [f32],
+    ) -> Result<(), BackendError> {
+        let tokens = x.len().checked_div(mlp.gate.cols).unwrap_or(0);
+        let mut gates = vec![1.0; tokens];
+        if let Some(weight) = token_gate {
+            self.cpu.linear(x, &matrix(weight)?, &mut gates);
+            gates.iter_mut().for_each(|gate| *gate = sigmoid(*gate));
+        }
+        // Every token goes to the one expert there is.
+        let routes = (0..).zip(gates);
+        let routes: Vec<Route> = routes
+            .map(|(token, weight)| Route { token, weight })
+            .collect();
+        self.expert(x, mlp, &routes, out)
     }
 
     fn router(

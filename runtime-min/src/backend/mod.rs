@@ -10,7 +10,7 @@ mod cpu_backend;
 use estream_schemas::layout::Layout;
 use estream_schemas::program::{RopePairing, RouterForm};
 
-pub use cpu::{AttentionForm, ExpertRoutes, RopeTable, Route, Routes};
+pub use cpu::{AttentionForm, ExpertRoutes, RopeForm, RopeTable, Route, Routes, Yarn};
 pub use cpu_backend::CpuBackend;
 
 /// A weight matrix where it lies: `rows` output rows of `cols` elements.
@@ -26,7 +26,7 @@ pub struct Weight<'a> {
     pub bytes: &'a [u8],
 }
 
-/// The three matrices of one expert record.
+/// The three matrices of one expert record, or of a network that all tokens share.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertWeights<'a> {
     /// `[ff, hidden]`, before the activation.
@@ -119,6 +119,43 @@ pub trait Backend: std::fmt::Debug + Send {
         q: &[f32],
         k: &[f32],
         v: &[f32],
+        out: &mut [f32],
+    ) -> Result<(), BackendError>;
+
+    /// Attention of `form` whose keys are, for each head, the first part of that head's rows
+    /// of `kv_b · latent`, then `k_pe`, and whose values are the rest. Latent rows and
+    /// `k_pe` are there from position 0.
+    fn mla(
+        &mut self,
+        form: &AttentionForm,
+        q: &[f32],
+        latent: &[f32],
+        k_pe: &[f32],
+        kv_b: &Weight<'_>,
+        out: &mut [f32],
+    ) -> Result<(), BackendError>;
+
+    /// The most bytes [`Backend::mla`] allocates for so many positions.
+    fn mla_bytes(&self, form: &AttentionForm, positions: usize) -> u64;
+
+    /// `out[t] = C ⊙ Σ_k weight[:, k] ⊙ (B ⊙ X)[t − taps + 1 + k]`, where a row of `x` is
+    /// B | C | X; `weight` is `[width, taps]`, and `state`, `[taps − 1, width]`, holds B ⊙ X of
+    /// the rows before the first: afterwards, before the next.
+    fn short_conv(
+        &mut self,
+        x: &[f32],
+        weight: &[f32],
+        state: &mut [f32],
+        out: &mut [f32],
+    ) -> Result<(), BackendError>;
+
+    /// *Adds* `g · down(silu(gate · x) ⊙ (up · x))` to `out`, where g is the sigmoid of the
+    /// row's product with `token_gate`, `[1, hidden]`, or 1.
+    fn mlp(
+        &mut self,
+        x: &[f32],
+        mlp: &ExpertWeights<'_>,
+        token_gate: Option<&Weight<'_>>,
         out: &mut [f32],
     ) -> Result<(), BackendError>;
 

@@ -90,6 +90,7 @@ fn prompts_and_positions_of_another_model_are_refused() {
         let request = Request {
             positions,
             hidden: false,
+            ..Request::default()
         };
         let error = model.prefill(ids, &request, &mut Rows::default());
         let error = error.unwrap_err();

@@ -1,6 +1,7 @@
 //! Bundles of a small model, run in every way there is. One file a property.
 #![cfg(feature = "run")]
 
+mod dense;
 mod faults;
 mod matches_reference;
 mod reference;

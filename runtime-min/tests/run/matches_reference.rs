@@ -84,6 +84,7 @@ fn every_register_of_every_layer_is_what_its_operator_says() {
         let request = Request {
             positions: Positions::All,
             hidden: true,
+            ..Request::default()
         };
         let outcome = model.prefill_observed(&IDS, &request, &mut rows, &mut seen);
         assert_eq!(rows.positions, (0..IDS.len()).collect::<Vec<_>>());

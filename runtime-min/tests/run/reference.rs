@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use estream_schemas::program::{NormWidth, Op, Renormalise, RopePairing, RouterForm, Scoring};
+use estream_schemas::program::{
+    MlaWeights, NormWidth, Op, Renormalise, RopePairing, RouterForm, Scoring, Yarn,
+};
 
 use crate::toy::{Plain, PlainExpert, Toy};
 
@@ -33,7 +35,9 @@ pub(crate) fn run(toy: &Toy, ids: &[u32]) -> Reference {
     state.ops(None, &toy.program.prologue);
     for (layer, ops) in toy.program.layers.iter().enumerate() {
         state.ops(Some(layer), ops);
-        state.out.routes.push(state.routes.clone());
+        if layer < toy.experts.len() {
+            state.out.routes.push(state.routes.clone());
+        }
     }
     for op in &toy.program.epilogue {
         state.op(0, op);
@@ -73,20 +77,56 @@ fn softmax(x: &[f64]) -> Vec<f64> {
     x.iter().map(|x| (x - max).exp() / sum).collect()
 }
 
-fn expert(expert: &PlainExpert, x: &[f64]) -> Vec<f64> {
-    let gate = times(&expert.gate, x);
-    let up = times(&expert.up, x);
+fn gated(gate: &Plain, up: &Plain, down: &Plain, x: &[f64]) -> Vec<f64> {
+    let gate = times(gate, x);
+    let up = times(up, x);
     let gated: Vec<f64> = gate
         .iter()
         .zip(&up)
         .map(|(g, u)| g / (1.0 + (-g).exp()) * u)
         .collect();
-    times(&expert.down, &gated)
+    times(down, &gated)
 }
 
 impl State<'_> {
     fn tensor(&self, name: &str) -> &Plain {
         &self.toy.tensors[name]
+    }
+
+    /// Keys and values of all heads from one latent row.
+    fn expanded(
+        &self,
+        weights: &MlaWeights,
+        heads: usize,
+        latent: &[f64],
+        k_pe: &[f64],
+    ) -> (Vec<f64>, Vec<f64>) {
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        for head in 0..heads {
+            let (key, value) = match weights {
+                MlaWeights::Joined(kv) => {
+                    // 24 rows of a key, then 16 of a value.
+                    let all = times(self.tensor(kv), latent);
+                    let rows = &all[head * all.len() / heads..][..all.len() / heads];
+                    (rows[..24].to_vec(), rows[24..].to_vec())
+                }
+                MlaWeights::Split { k, v } => {
+                    let (k, v) = (self.tensor(k), times(self.tensor(v), latent));
+                    let mut key = vec![0.0; k.cols];
+                    for (rank, x) in latent.iter().enumerate() {
+                        let row = k.row(head * latent.len() + rank);
+                        for (key, w) in key.iter_mut().zip(row) {
+                            *key += f64::from(*w) * x;
+                        }
+                    }
+                    (key, v[head * v.len() / heads..][..v.len() / heads].to_vec())
+                }
+            };
+            keys.extend(key);
+            keys.extend(k_pe);
+            values.extend(value);
+        }
+        (keys, values)
     }
 
     fn ops(&mut self, layer: Option<usize>, ops: &[Op]) {
@@ -166,6 +206,7 @@ impl State<'_> {
                 dims,
                 theta,
                 pairing,
+                yarn,
             } => {
                 let mut x = rows(register);
                 let (heads, dims) = (*heads as usize, *dims as usize);
@@ -175,12 +216,15 @@ impl State<'_> {
                         let head = &mut head[head_dim - dims..];
                         for i in 0..dims / 2 {
                             let power = -2.0 * i as f64 / dims as f64;
-                            let angle = position as f64 * f64::from(theta.get()).powf(power);
+                            let frequency = f64::from(theta.get()).powf(power);
+                            let angle = position as f64 * stretched(frequency, yarn.as_ref());
                             let (a, b) = match pairing {
                                 RopePairing::Half => (i, i + dims / 2),
                                 RopePairing::Adjacent => (2 * i, 2 * i + 1),
                             };
+                            let m = yarn.as_ref().map_or(1.0, |yarn| yarn.magnitude.get());
                             let (sin, cos) = angle.sin_cos();
+                            let (sin, cos) = (sin * f64::from(m), cos * f64::from(m));
                             (head[a], head[b]) =
                                 (head[a] * cos - head[b] * sin, head[b] * cos + head[a] * sin);
                         }
@@ -197,24 +241,56 @@ impl State<'_> {
                 kv_heads,
                 scale,
             } => {
-                let (q, k, v) = (rows(q), rows(k), rows(v));
-                let (heads, kv_heads) = (*heads as usize, *kv_heads as usize);
-                let dim = q[0].len() / heads;
-                let mut y = vec![vec![0.0; q[0].len()]; q.len()];
-                for t in 0..q.len() {
-                    for head in 0..heads {
-                        let shared = head / (heads / kv_heads) * dim;
-                        let own = head * dim;
-                        let score = |s: usize| {
-                            let pairs = (0..dim).map(|i| q[t][own + i] * k[s][shared + i]);
-                            pairs.sum::<f64>() * f64::from(scale.get())
-                        };
-                        let weights = softmax(&(0..=t).map(score).collect::<Vec<_>>());
-                        for (s, weight) in weights.iter().enumerate() {
-                            for i in 0..dim {
-                                y[t][own + i] += weight * v[s][shared + i];
-                            }
-                        }
+                let heads = (*heads as usize, *kv_heads as usize);
+                (
+                    out,
+                    attend(heads, scale.get(), &rows(q), &rows(k), &rows(v)),
+                )
+            }
+            Op::Mla {
+                q,
+                latent,
+                k_pe,
+                out,
+                heads,
+                weights,
+                scale,
+            } => {
+                let heads = *heads as usize;
+                let pairs = rows(latent).into_iter().zip(rows(k_pe));
+                let (k, v): (Rows, Rows) = pairs
+                    .map(|(latent, k_pe)| self.expanded(weights, heads, &latent, &k_pe))
+                    .unzip();
+                (out, attend((heads, heads), scale.get(), &rows(q), &k, &v))
+            }
+            Op::ShortConv { input, out, weight } => {
+                let (x, weight) = (rows(input), self.tensor(weight));
+                let (width, taps) = (weight.rows, weight.cols);
+                let value = |t: usize, c: usize| {
+                    let past = (0..taps).filter_map(|k| Some((k, (t + k + 1).checked_sub(taps)?)));
+                    let terms = past
+                        .map(|(k, t)| f64::from(weight.row(c)[k]) * x[t][c] * x[t][2 * width + c]);
+                    terms.sum::<f64>() * x[t][width + c]
+                };
+                let row = |t| (0..width).map(|c| value(t, c)).collect();
+                (out, (0..x.len()).map(row).collect())
+            }
+            Op::Mlp {
+                input,
+                out,
+                gate,
+                up,
+                down,
+                token_gate,
+            } => {
+                let [gate, up, down] = [gate, up, down].map(|name| self.tensor(name));
+                let mut y = rows(out);
+                for (x, y) in rows(input).iter().zip(&mut y) {
+                    let factor = token_gate.as_ref().map_or(1.0, |gate| {
+                        1.0 / (1.0 + (-dot(self.tensor(gate).row(0), x)).exp())
+                    });
+                    for (y, part) in y.iter_mut().zip(gated(gate, up, down, x)) {
+                        *y += factor * part;
                     }
                 }
                 (out, y)
@@ -237,7 +313,8 @@ impl State<'_> {
                 let mut y = rows(out);
                 for ((x, y), routes) in rows(input).iter().zip(&mut y).zip(&self.routes) {
                     for (id, weight) in routes {
-                        let part = expert(&self.toy.experts[layer][*id], x);
+                        let PlainExpert { gate, up, down } = &self.toy.experts[layer][*id];
+                        let part = gated(gate, up, down, x);
                         for (y, part) in y.iter_mut().zip(part) {
                             *y += weight * part;
                         }
@@ -273,6 +350,46 @@ impl State<'_> {
         self.registers.insert(out.clone(), result);
         Some(out)
     }
+}
+
+/// Causal attention of heads and key heads.
+fn attend((heads, kv_heads): (usize, usize), scale: f32, q: &Rows, k: &Rows, v: &Rows) -> Rows {
+    let (key_dim, value_dim) = (k[0].len() / kv_heads, v[0].len() / kv_heads);
+    let mut y = vec![vec![0.0; heads * value_dim]; q.len()];
+    for t in 0..q.len() {
+        for head in 0..heads {
+            let shared = head / (heads / kv_heads);
+            let query = &q[t][head * key_dim..][..key_dim];
+            let score = |s: usize| {
+                let pairs = query.iter().zip(&k[s][shared * key_dim..]);
+                pairs.map(|(q, k)| q * k).sum::<f64>() * f64::from(scale)
+            };
+            let weights = softmax(&(0..=t).map(score).collect::<Vec<_>>());
+            for (s, weight) in weights.iter().enumerate() {
+                for i in 0..value_dim {
+                    y[t][head * value_dim + i] += weight * v[s][shared * value_dim + i];
+                }
+            }
+        }
+    }
+    y
+}
+
+/// A frequency as YaRN has it, by the turns it makes within the original context: from
+/// `beta_fast` on as it is, up to `beta_slow` divided, between them in proportion to the
+/// whole-numbered pair, which for this model (theta 10,000, 8 dimensions) is log10 of 1/frequency.
+fn stretched(frequency: f64, yarn: Option<&Yarn>) -> f64 {
+    let Some(yarn) = yarn else {
+        return frequency;
+    };
+    let pair_of = |turns: f32| {
+        let period = yarn.original_context as f64 / (f64::from(turns) * std::f64::consts::TAU);
+        period.log10()
+    };
+    let low = pair_of(yarn.beta_fast.get()).floor().max(0.0);
+    let high = pair_of(yarn.beta_slow.get()).ceil();
+    let share = ((-frequency.log10() - low) / (high - low)).clamp(0.0, 1.0);
+    frequency / f64::from(yarn.factor.get()) * share + frequency * (1.0 - share)
 }
 
 /// Routes of one token; only the forms that score before the choice.

@@ -31,6 +31,7 @@ impl Rows {
         let request = Request {
             positions,
             hidden: true,
+            ..Request::default()
         };
         model.prefill(ids, &request, &mut rows).unwrap();
         rows

@@ -1,9 +1,11 @@
 //! What may not change a bit of a result, and what may change it a little.
 
+use std::num::NonZeroUsize;
+
 use estream_runtime::backend::CpuBackend;
 use estream_runtime::backend::cpu::{Simd, SimdPath};
 use estream_runtime::reader::{BundleReader, Verify};
-use estream_runtime::{Model, Positions};
+use estream_runtime::{Model, Positions, Request};
 
 use crate::rows::{Rows, load};
 use crate::toy::{EXPERTS, HIDDEN, Packing, Toy, VOCAB};
@@ -90,6 +92,26 @@ fn a_longer_prompt_does_not_change_what_came_before() {
     let long = Rows::of(&mut model, &ids(64), Positions::All);
     let short = Rows::of(&mut model, &ids(33), Positions::All);
     assert_eq!(short.logits, long.logits[..33 * VOCAB]);
+}
+
+#[test]
+fn a_prompt_in_chunks_has_the_bits_of_one_in_one_piece() {
+    let dir = Toy::new().bundle(&Packing::default());
+    let mut model = load(dir.path(), 2);
+    let ids = ids(64);
+    let whole = Rows::of(&mut model, &ids, Positions::All).bits();
+    for chunk in [1, 2, 3, 7, 32, 63, 64, 1000] {
+        let mut rows = Rows::default();
+        let request = Request {
+            positions: Positions::All,
+            hidden: true,
+            chunk: NonZeroUsize::new(chunk),
+        };
+        let outcome = model.prefill(&ids, &request, &mut rows).unwrap();
+        assert_eq!(outcome.chunks, 64usize.div_ceil(chunk));
+        assert_eq!(rows.positions, (0..64).collect::<Vec<_>>());
+        assert!(rows.bits() == whole, "chunks of {chunk}");
+    }
 }
 
 #[test]

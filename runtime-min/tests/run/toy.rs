@@ -17,12 +17,17 @@ use estream_schemas::program::{
 };
 use estream_schemas::real::Real;
 
+use crate::dense;
+
 pub(crate) const VOCAB: usize = 40;
 pub(crate) const HIDDEN: usize = 64;
 pub(crate) const FF: usize = 64;
 pub(crate) const EXPERTS: usize = 4;
 pub(crate) const TOP_K: usize = 2;
+/// Layers with experts, which come first.
 pub(crate) const LAYERS: usize = 2;
+/// Layers without, and whether they have a convolution.
+const DENSE_LAYERS: [(usize, bool); 2] = [(2, false), (3, true)];
 const HEADS: usize = 4;
 const KV_HEADS: usize = 2;
 const HEAD_DIM: usize = HIDDEN / HEADS;
@@ -88,12 +93,12 @@ impl Noise {
     }
 }
 
-fn real(value: f32) -> Real {
+pub(crate) fn real(value: f32) -> Real {
     Real::new(value).unwrap()
 }
 
 impl Toy {
-    /// Two layers that differ in every form the operators have.
+    /// Layers that differ in every form the operators have.
     pub(crate) fn new() -> Toy {
         let mut noise = Noise(7);
         let mut tensors = BTreeMap::new();
@@ -120,6 +125,11 @@ impl Toy {
                 ("router_bias", 1, EXPERTS, 0.5),
             ] {
                 add(name(role), rows, cols, scale);
+            }
+        }
+        for (layer, convolution) in DENSE_LAYERS {
+            for (role, rows, cols, scale) in dense::tensors(convolution) {
+                add(format!("layers.{layer}.{role}"), rows, cols, scale);
             }
         }
         let experts = (0..LAYERS)
@@ -371,13 +381,16 @@ fn program() -> Program {
     Program {
         vocab: VOCAB as u64,
         context: 64,
-        registers: registers.into(),
+        registers: registers.into_iter().chain(dense::registers()).collect(),
         prologue: vec![Op::Embed {
             out: "h".into(),
             weight: "embed".into(),
             scale: real(1.5),
         }],
-        layers: (0..LAYERS).map(layer).collect(),
+        layers: (0..LAYERS)
+            .map(layer)
+            .chain(DENSE_LAYERS.map(|(layer, convolution)| dense::layer(layer, convolution)))
+            .collect(),
         epilogue: vec![
             norm("h", "x", "norm"),
             Op::LmHead {
@@ -389,7 +402,7 @@ fn program() -> Program {
     }
 }
 
-fn norm(input: &str, out: &str, weight: &str) -> Op {
+pub(crate) fn norm(input: &str, out: &str, weight: &str) -> Op {
     Op::RmsNorm {
         input: input.into(),
         out: out.into(),
@@ -429,6 +442,7 @@ fn layer(layer: usize) -> Vec<Op> {
             true => RopePairing::Half,
             false => RopePairing::Adjacent,
         },
+        yarn: None,
     };
     let form = match first {
         true => RouterForm {

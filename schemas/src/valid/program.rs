@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use super::{InvalidManifest, dim, ensure, invalid, name};
 use crate::limits::{
-    MAX_DIM, MAX_EXPERTS, MAX_LAYER_OPS, MAX_LAYERS, MAX_REGISTER_WIDTH, MAX_REGISTERS,
+    MAX_CONV_TAPS, MAX_DIM, MAX_EXPERTS, MAX_LAYER_OPS, MAX_LAYERS, MAX_REGISTER_WIDTH,
+    MAX_REGISTERS,
 };
 use crate::manifest::{ExpertLayer, Manifest};
-use crate::program::{NormWidth, Op};
+use crate::program::{MlaWeights, NormWidth, Op, Yarn};
 use crate::real::Real;
 
 pub(super) fn check(manifest: &Manifest) -> Result<(), InvalidManifest> {
@@ -159,7 +160,8 @@ impl Names<'_> {
                 heads,
                 dims,
                 theta,
-                ..
+                pairing: _,
+                yarn,
             } => {
                 let head_dim = split(register, self.width(register)?, *heads)?;
                 ensure(
@@ -167,7 +169,8 @@ impl Names<'_> {
                     "rope",
                     || format!("cannot rotate {dims} of {head_dim} dimensions"),
                 )?;
-                ensure(theta.get() > 0.0, "rope", || "theta is not above 0".into())
+                ensure(theta.get() > 0.0, "rope", || "theta is not above 0".into())?;
+                yarn.as_ref().map_or(Ok(()), stretch)
             }
             Op::Attention {
                 q,
@@ -191,6 +194,55 @@ impl Names<'_> {
                     })?;
                 }
                 self.same_width(q, out).map(drop)
+            }
+            Op::Mla {
+                q,
+                latent,
+                k_pe,
+                out,
+                heads,
+                weights,
+                scale: _,
+            } => {
+                let head_dim = split(q, self.width(q)?, *heads)?;
+                let value = split(out, self.width(out)?, *heads)?;
+                let (rank, rope) = (self.width(latent)?, self.width(k_pe)?);
+                ensure(rope < head_dim, "mla", || {
+                    format!("a head of {head_dim} has no room for {rope} that rotate")
+                })?;
+                let nope = head_dim - rope;
+                match weights {
+                    MlaWeights::Joined(kv) => self.shape(kv, &[heads * (nope + value), rank]),
+                    MlaWeights::Split { k, v } => {
+                        self.shape(k, &[heads * rank, nope])?;
+                        self.shape(v, &[heads * value, rank])
+                    }
+                }
+            }
+            Op::ShortConv { input, out, weight } => {
+                let (width, parts) = (self.width(out)?, self.width(input)?);
+                ensure(parts == 3 * width, "short_conv", || {
+                    format!("the input is {parts} wide, not 3 × {width}")
+                })?;
+                let taps = self.dims(weight)?.last().copied().unwrap_or(0);
+                dim("short_conv", "taps", taps, MAX_CONV_TAPS)?;
+                self.shape(weight, &[width, taps])
+            }
+            Op::Mlp {
+                input,
+                out,
+                gate,
+                up,
+                down,
+                token_gate,
+            } => {
+                ensure(input != out, "mlp", || "in place".into())?;
+                let width = self.same_width(input, out)?;
+                let ff = self.dims(gate)?.first().copied().unwrap_or(0);
+                self.shape(gate, &[ff, width])?;
+                self.shape(up, &[ff, width])?;
+                self.shape(down, &[width, ff])?;
+                self.optional_shape(token_gate, &[width])
             }
             Op::Router {
                 input,
@@ -236,13 +288,16 @@ impl Names<'_> {
         Ok(width)
     }
 
-    fn shape(&self, tensor: &str, expected: &[u64]) -> Result<(), InvalidManifest> {
-        let at = format!("tensor {tensor:?}");
-        let shape = self
-            .tensors
+    fn dims(&self, tensor: &str) -> Result<&[u64], InvalidManifest> {
+        self.tensors
             .get(tensor)
-            .ok_or_else(|| invalid(&at, "is not stated"))?;
-        ensure(*shape == expected, &at, || {
+            .copied()
+            .ok_or_else(|| invalid(format!("tensor {tensor:?}"), "is not stated"))
+    }
+
+    fn shape(&self, tensor: &str, expected: &[u64]) -> Result<(), InvalidManifest> {
+        let shape = self.dims(tensor)?;
+        ensure(shape == expected, format!("tensor {tensor:?}"), || {
             format!("has shape {shape:?}, not {expected:?}")
         })
     }
@@ -261,6 +316,27 @@ impl Names<'_> {
 /// Refuses an epsilon under which the root of a small mean square would not be a number.
 fn not_negative(at: &str, eps: Real) -> Result<(), InvalidManifest> {
     ensure(eps.get() >= 0.0, at, || "eps is below 0".into())
+}
+
+/// Refuses a YaRN whose frequencies would not be numbers.
+fn stretch(yarn: &Yarn) -> Result<(), InvalidManifest> {
+    let Yarn {
+        factor,
+        original_context,
+        beta_fast,
+        beta_slow,
+        magnitude: _,
+    } = yarn;
+    dim(
+        "yarn",
+        "original_context",
+        *original_context,
+        u64::from(u32::MAX),
+    )?;
+    let above_zero = [factor, beta_fast, beta_slow].map(|real| real.get() > 0.0);
+    ensure(above_zero == [true; 3], "yarn", || {
+        "factor, beta_fast or beta_slow is not above 0".into()
+    })
 }
 
 /// Width of one of `heads` heads.

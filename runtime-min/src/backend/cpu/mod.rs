@@ -20,11 +20,13 @@
 //! ([`Matrix::new`]) and what depends on values ([`Cpu::router`]) returns an error.
 
 mod attention;
+mod conv;
 mod decode;
 mod elementwise;
 mod experts;
 mod linear;
 mod matrix;
+mod mla;
 mod multiply;
 mod norm;
 mod rope;
@@ -39,10 +41,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub use attention::AttentionForm;
 pub use experts::{DEFAULT_EXPERT_ROWS, Expert, Route};
 pub use matrix::{Matrix, MatrixError};
-pub use rope::RopeTable;
+pub use rope::{RopeForm, RopeTable, Yarn};
 pub use router::{ExpertRoutes, RouterError, Routes};
 pub use simd::{Simd, SimdPath};
 
+use self::mla::Expanded;
 use self::multiply::Scratch;
 use crate::pool::Pool;
 
@@ -56,6 +59,7 @@ pub struct Cpu {
     expert_rows: usize,
     /// Gated activations of the routes at work, `[expert_rows, ff]`.
     hidden: Vec<f32>,
+    expanded: Expanded,
 }
 
 impl Cpu {
@@ -72,6 +76,7 @@ impl Cpu {
             simd,
             expert_rows: DEFAULT_EXPERT_ROWS,
             hidden: Vec::new(),
+            expanded: Expanded::default(),
         })
     }
 

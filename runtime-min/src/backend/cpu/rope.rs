@@ -6,10 +6,69 @@ use super::elementwise::rows_together;
 use super::{Cpu, row_count};
 use crate::math::{exp64, ln64, sin_cos};
 
-/// Cosines and sines of the angles `pos · theta^(−2i/dims)`, one row a position.
-///
-/// A model was trained with angles computed in f32, so these are: the exponent, the
-/// power, its reciprocal and the product with the position are each rounded to f32.
+/// What angles are made from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RopeForm {
+    /// Base of the frequencies, positive and normal.
+    pub theta: f32,
+    /// Dimensions that rotate, an even number.
+    pub dims: usize,
+    /// Frequencies stretched for long contexts.
+    pub yarn: Option<Yarn>,
+}
+
+/// How YaRN stretches frequencies; all but the magnitude are positive.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Yarn {
+    /// How much longer the context is.
+    pub factor: f32,
+    /// Positions before that.
+    pub original_context: u64,
+    /// Turns within those from which on a frequency stays.
+    pub beta_fast: f32,
+    /// Turns up to which it is divided by `factor`.
+    pub beta_slow: f32,
+    /// Factor on cosines and sines.
+    pub magnitude: f32,
+}
+
+impl RopeForm {
+    /// Radians a position, one a pair, each step rounded to f32 as where models are trained.
+    fn frequencies(&self) -> Vec<f32> {
+        let ln_theta = ln64(f64::from(self.theta));
+        let ramp = self.yarn.map(|yarn| yarn.ramp(ln_theta, self.dims));
+        let frequency = |i: usize| {
+            let exponent = (2 * i) as f32 / self.dims as f32;
+            let power = exp64(f64::from(exponent) * ln_theta) as f32;
+            let Some((yarn, (low, high))) = self.yarn.zip(ramp) else {
+                return 1.0 / power;
+            };
+            let stretched = ((i as f32 - low) / (high - low)).clamp(0.0, 1.0);
+            let kept = 1.0 - stretched;
+            1.0 / (yarn.factor * power) * (1.0 - kept) + 1.0 / power * kept
+        };
+        (0..self.dims / 2).map(frequency).collect()
+    }
+}
+
+impl Yarn {
+    /// The pairs between which frequencies go from kept to divided: those that turn
+    /// `beta_fast` and `beta_slow` times within the original context.
+    fn ramp(&self, ln_theta: f64, dims: usize) -> (f32, f32) {
+        let pair = |turns: f32| {
+            let radians = f64::from(turns) * std::f64::consts::TAU;
+            dims as f64 * ln64(self.original_context as f64 / radians) / (2.0 * ln_theta)
+        };
+        let last = (dims - 1) as f64;
+        let low = pair(self.beta_fast).floor().max(0.0);
+        let high = pair(self.beta_slow).ceil().min(last);
+        // A ramp of no width is a step.
+        let high = if low == high { high + 0.001 } else { high };
+        (low as f32, high as f32)
+    }
+}
+
+/// Cosines and sines of the angles `pos · frequency`, one row a position.
 #[derive(Clone, Debug)]
 pub struct RopeTable {
     dims: usize,
@@ -18,12 +77,12 @@ pub struct RopeTable {
 }
 
 impl RopeTable {
-    /// The table for `count` positions from `first_position`, which rotates `dims`
-    /// (even) dimensions. It takes `count · dims` f32.
+    /// The table for `count` positions from `first_position`. It takes `count · dims` f32.
     ///
     /// # Panics
-    /// If `dims` is odd or zero, or `theta` is not positive and finite.
-    pub fn new(theta: f32, dims: usize, first_position: usize, count: usize) -> RopeTable {
+    /// If the dimensions are odd or none, or theta is not positive and normal.
+    pub fn new(form: &RopeForm, first_position: usize, count: usize) -> RopeTable {
+        let RopeForm { theta, dims, yarn } = *form;
         assert!(
             dims > 0 && dims.is_multiple_of(2),
             "dimensions rotate in pairs"
@@ -32,19 +91,16 @@ impl RopeTable {
             theta.is_normal() && theta > 0.0,
             "the base of a power is positive"
         );
-        let ln_theta = ln64(f64::from(theta));
-        let frequencies = (0..dims / 2).map(|i| {
-            let exponent = (2 * i) as f32 / dims as f32;
-            1.0 / exp64(f64::from(exponent) * ln_theta) as f32
-        });
-        let frequencies: Vec<f32> = frequencies.collect();
+        let frequencies = form.frequencies();
+        let magnitude = yarn.map_or(1.0, |yarn| yarn.magnitude);
         let mut rows = vec![0.0; count * dims];
         for (t, row) in rows.chunks_exact_mut(dims).enumerate() {
             let position = (first_position + t) as f32;
             let (cosines, sines) = row.split_at_mut(dims / 2);
             for (i, frequency) in frequencies.iter().enumerate() {
                 let (sin, cos) = sin_cos(f64::from(position * frequency));
-                (cosines[i], sines[i]) = (cos as f32, sin as f32);
+                cosines[i] = cos as f32 * magnitude;
+                sines[i] = sin as f32 * magnitude;
             }
         }
         RopeTable { dims, rows }
@@ -119,7 +175,12 @@ mod tests {
         let (heads, head_dim, dims, theta) = (3, 12, 8, 10_000.0f32);
         for (pairing, first) in [(RopePairing::Half, 0), (RopePairing::Adjacent, 500)] {
             let x = Random::new(4).reals(6 * heads * head_dim);
-            let table = RopeTable::new(theta, dims, first, 6);
+            let form = RopeForm {
+                theta,
+                dims,
+                yarn: None,
+            };
+            let table = RopeTable::new(&form, first, 6);
             let mut first_bits = None;
             for mut cpu in every_way() {
                 let mut out = x.clone();
@@ -152,8 +213,13 @@ mod tests {
 
     #[test]
     fn a_table_cut_in_two_is_the_same_table() {
-        let whole = RopeTable::new(1e6, 64, 0, 300);
-        let tail = RopeTable::new(1e6, 64, 200, 100);
+        let form = RopeForm {
+            theta: 1e6,
+            dims: 64,
+            yarn: None,
+        };
+        let whole = RopeTable::new(&form, 0, 300);
+        let tail = RopeTable::new(&form, 200, 100);
         assert_eq!(bits(&whole.rows[200 * 64..]), bits(&tail.rows));
         assert_eq!((tail.dims(), tail.positions()), (64, 100));
     }

@@ -28,6 +28,8 @@ Results:
       --stats              add memory by term, and times
 
 Running:
+      --chunk N            tokens that go through the model together [default: all]; results
+                           do not depend on it, memory does, and each chunk reads all experts
       --backend NAME       cpu [default: cpu]
       --threads N          [default: as many as the machine has]; results do not depend on it
       --verify WHEN        always, first-use or never [default: first-use]
@@ -48,6 +50,7 @@ pub(crate) struct Args {
     pub(crate) top: usize,
     pub(crate) logits: Option<PathBuf>,
     pub(crate) hidden: Option<PathBuf>,
+    pub(crate) chunk: Option<NonZeroUsize>,
     pub(crate) json: bool,
     pub(crate) stats: bool,
     pub(crate) backend: BackendKind,
@@ -103,6 +106,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
         top: 0,
         logits: None,
         hidden: None,
+        chunk: None,
         json: false,
         stats: false,
         backend: BackendKind::Cpu,
@@ -128,6 +132,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
             Long("hidden") => args.hidden = Some(parser.value()?.into()),
             Long("json") => args.json = true,
             Long("stats") => args.stats = true,
+            Long("chunk") => args.chunk = Some(parser.value()?.parse()?),
             Long("threads") => args.threads = Some(parser.value()?.parse()?),
             Long("verify") => {
                 let when = parser.value()?;

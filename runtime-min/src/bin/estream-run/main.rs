@@ -103,6 +103,7 @@ fn run(args: &Args) -> Result<(), Failed> {
         top: args.top,
         logits: args.logits.clone(),
         hidden: args.hidden.clone(),
+        chunk: args.chunk,
     };
     if ask.prompt.is_empty() {
         return Err(RunError::EmptyPrompt.into());
