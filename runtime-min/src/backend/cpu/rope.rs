@@ -170,17 +170,51 @@ mod tests {
     use super::super::testing::{Random, bits, every_way};
     use super::*;
 
+    fn plain(theta: f32, dims: usize) -> RopeForm {
+        RopeForm {
+            theta,
+            dims,
+            yarn: None,
+        }
+    }
+
+    /// The published values of DeepSeek-V2-Lite: 64 dimensions, 4,096 positions made 40 times
+    /// as many. Pairs up to 10 turn fast enough to stay, pairs from 23 on are divided by 40.
+    #[test]
+    fn yarn_keeps_fast_frequencies_and_divides_slow_ones() {
+        let stretched = RopeForm {
+            yarn: Some(Yarn {
+                factor: 40.0,
+                original_context: 4096,
+                beta_fast: 32.0,
+                beta_slow: 1.0,
+                magnitude: 1.0,
+            }),
+            ..plain(1e4, 64)
+        };
+        let before = plain(1e4, 64).frequencies();
+        for (i, (f, before)) in stretched.frequencies().iter().zip(&before).enumerate() {
+            let expected = match i {
+                0..=10 => *before,
+                23.. => before / 40.0,
+                _ => {
+                    let share = (i - 10) as f32 / 13.0;
+                    before / 40.0 * share + before * (1.0 - share)
+                }
+            };
+            assert!(
+                (f / expected - 1.0).abs() < 1e-6,
+                "pair {i}: {f}, not {expected}"
+            );
+        }
+    }
+
     #[test]
     fn pairs_rotate_by_position_times_frequency_and_the_rest_stays() {
         let (heads, head_dim, dims, theta) = (3, 12, 8, 10_000.0f32);
         for (pairing, first) in [(RopePairing::Half, 0), (RopePairing::Adjacent, 500)] {
             let x = Random::new(4).reals(6 * heads * head_dim);
-            let form = RopeForm {
-                theta,
-                dims,
-                yarn: None,
-            };
-            let table = RopeTable::new(&form, first, 6);
+            let table = RopeTable::new(&plain(theta, dims), first, 6);
             let mut first_bits = None;
             for mut cpu in every_way() {
                 let mut out = x.clone();
@@ -213,11 +247,7 @@ mod tests {
 
     #[test]
     fn a_table_cut_in_two_is_the_same_table() {
-        let form = RopeForm {
-            theta: 1e6,
-            dims: 64,
-            yarn: None,
-        };
+        let form = plain(1e6, 64);
         let whole = RopeTable::new(&form, 0, 300);
         let tail = RopeTable::new(&form, 200, 100);
         assert_eq!(bits(&whole.rows[200 * 64..]), bits(&tail.rows));
@@ -226,7 +256,7 @@ mod tests {
 
     #[test]
     fn no_tokens_rotate_to_none() {
-        let table = RopeTable::new(1e4, 8, 0, 0);
+        let table = RopeTable::new(&plain(1e4, 8), 0, 0);
         every_way()[0].rope(&mut [], 2, RopePairing::Half, &table);
     }
 }
