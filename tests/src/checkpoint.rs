@@ -6,7 +6,7 @@ use std::path::Path;
 
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// A Hugging Face checkpoint: configuration and weights, nothing else.
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ impl Checkpoint {
     /// If it cannot be written.
     pub fn write_sharded(&self, dir: &Path, count: usize) {
         self.write_config(dir);
-        let mut weight_map = serde_json::Map::new();
+        let mut weight_map = Map::new();
         for shard in 0..count {
             let name = format!("model-{:05}-of-{count:05}.safetensors", shard + 1);
             let mine: Vec<&String> = self.tensors.keys().skip(shard).step_by(count).collect();
@@ -102,19 +102,13 @@ impl Checkpoint {
     }
 
     /// The same weights as transformers 5 saves them: all experts of a layer in one
-    /// tensor, gate above up, and the angles' base under another key.
+    /// tensor, gate above up, and a configuration in its words.
     ///
     /// # Panics
     ///
     /// If it has no experts.
     pub fn fused(mut self) -> Checkpoint {
-        let config = self.config.as_object_mut().expect("an object");
-        let theta = config.remove("rope_theta").expect("a base of angles");
-        config.remove("rope_scaling");
-        let rope = json!({ "rope_theta": theta, "rope_type": "default" });
-        config.insert("rope_parameters".to_owned(), rope);
-        let dtype = config.remove("torch_dtype").expect("an element type");
-        config.insert("dtype".to_owned(), dtype);
+        self.config = in_words_of_transformers_5(&self.config);
         for layer in self.expert_layers() {
             let experts = self.take_experts(&layer);
             let gate_up = experts.iter().map(|[gate, up, _]| {
@@ -123,15 +117,20 @@ impl Checkpoint {
                 both.bytes.extend(&up.bytes);
                 both
             });
-            let name = |projection| format!("{layer}.experts.{projection}");
+            let name = |projection| format!("{}.experts.{projection}", layer.name);
             self.tensors.insert(name("gate_up_proj"), stack(gate_up));
             let down = experts.iter().map(|[_, _, down]| down.clone());
             self.tensors.insert(name("down_proj"), stack(down));
         }
+        let tensors = self.tensors.into_iter();
+        self.tensors = tensors
+            .map(|(name, tensor)| (name.replace(".block_sparse_moe.", ".mlp."), tensor))
+            .collect();
         self
     }
 
-    /// The same weights with each projection of all experts of a layer in one tensor.
+    /// The same weights as MLX saves them: each projection of all experts of a layer in
+    /// one tensor.
     ///
     /// # Panics
     ///
@@ -139,31 +138,35 @@ impl Checkpoint {
     pub fn stacked(mut self) -> Checkpoint {
         for layer in self.expert_layers() {
             let experts = self.take_experts(&layer);
-            for (index, projection) in PROJECTIONS.into_iter().enumerate() {
+            for (index, projection) in PROJECTIONS[0].into_iter().enumerate() {
                 let all = stack(experts.iter().map(|expert| expert[index].clone()));
-                let name = format!("{layer}.experts.{projection}");
+                let name = format!("{}.switch_mlp.{projection}.weight", layer.name);
                 self.tensors.insert(name, all);
             }
         }
         self
     }
 
-    /// What the names of a layer's experts begin with, as `model.layers.0.mlp`.
-    fn expert_layers(&self) -> Vec<String> {
-        let first = ".experts.0.gate_proj.weight";
-        let names = self.tensors.keys();
-        let layers: Vec<String> = names
-            .filter_map(|name| name.strip_suffix(first))
-            .map(str::to_owned)
-            .collect();
+    fn expert_layers(&self) -> Vec<ExpertLayer> {
+        let layer = |name: &String| {
+            let (layer, first) = name.split_once(".experts.0.")?;
+            let gate = first.strip_suffix(".weight")?;
+            let projections = PROJECTIONS.into_iter().find(|names| names[0] == gate)?;
+            Some(ExpertLayer {
+                name: layer.to_owned(),
+                projections,
+            })
+        };
+        let layers: Vec<ExpertLayer> = self.tensors.keys().filter_map(layer).collect();
         assert!(!layers.is_empty(), "no experts");
         layers
     }
 
     /// Removes the experts of a layer: gate, up and down of each.
-    fn take_experts(&mut self, layer: &str) -> Vec<[Tensor; 3]> {
+    fn take_experts(&mut self, layer: &ExpertLayer) -> Vec<[Tensor; 3]> {
         let take = |expert: usize| {
-            let names = PROJECTIONS.map(|p| format!("{layer}.experts.{expert}.{p}.weight"));
+            let name = |p| format!("{}.experts.{expert}.{p}.weight", layer.name);
+            let names = layer.projections.map(name);
             let [gate, up, down] = names.map(|name| self.tensors.remove(&name));
             Some([gate?, up?, down?])
         };
@@ -171,7 +174,50 @@ impl Checkpoint {
     }
 }
 
-const PROJECTIONS: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
+/// The experts of a layer, one by one.
+struct ExpertLayer {
+    /// What their names begin with, as `model.layers.0.mlp`.
+    name: String,
+    /// What their gate, up and down are called.
+    projections: [&'static str; 3],
+}
+
+/// What families call gate, up and down.
+const PROJECTIONS: [[&str; 3]; 2] = [["gate_proj", "up_proj", "down_proj"], ["w1", "w3", "w2"]];
+
+/// Keys that transformers 5 writes under another name, and the family it does so for.
+const NEW_NAMES: [(&str, &str, &str); 2] = [
+    ("qwen3_moe", "num_experts", "num_local_experts"),
+    ("lfm2_moe", "tie_embedding", "tie_word_embeddings"),
+];
+
+/// `config` as transformers 5 writes it. What it leaves out can be left out.
+fn in_words_of_transformers_5(config: &Value) -> Value {
+    let mut config = config.as_object().expect("an object").clone();
+    let scaling = config.remove("rope_scaling");
+    let mut rope = match scaling.unwrap_or_default() {
+        Value::Object(scaling) => scaling,
+        _ => Map::from_iter([("type".to_owned(), json!("default"))]),
+    };
+    let kind = rope.remove("type").expect("a type of scaling");
+    rope.insert("rope_type".to_owned(), kind);
+    let theta = config.remove("rope_theta").expect("a base of angles");
+    rope.insert("rope_theta".to_owned(), theta);
+    config.insert("rope_parameters".to_owned(), rope.into());
+    let dtype = config.remove("torch_dtype").expect("an element type");
+    config.insert("dtype".to_owned(), dtype);
+    for (family, old, new) in NEW_NAMES {
+        if config["model_type"] == family {
+            let value = config.remove(old).expect("a key of the family");
+            config.insert(new.to_owned(), value);
+        }
+    }
+    // Rotated dimensions of a head, whose others have a key of their own.
+    if let Some(rotated) = config.get("qk_rope_head_dim").cloned() {
+        config.insert("head_dim".to_owned(), rotated);
+    }
+    config.into()
+}
 
 /// Matrices of one shape as one tensor of one dimension more.
 fn stack(matrices: impl Iterator<Item = Tensor>) -> Tensor {

@@ -5,6 +5,7 @@
 mod binaries;
 mod bundles;
 mod checkpoint;
+mod gguf;
 mod json_schema;
 mod numbers;
 mod trace;
@@ -12,6 +13,7 @@ mod trace;
 pub use binaries::{Finished, estream, estream_run, finish, xtask};
 pub use bundles::{compile, files, manifest, model, model_on};
 pub use checkpoint::{Checkpoint, Tensor};
+pub use gguf::{GgufFile, GgufTensor};
 pub use json_schema::assert_valid;
 pub use numbers::{Prompt, Tensors, id_list, max_diff, prompts};
 pub use trace::{Layer, Trace};

@@ -4,20 +4,23 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use estream_tests::{
-    Checkpoint, Tensors, Trace, compile, files, fixture, manifest, model, prompts,
+    Checkpoint, GgufFile, Tensors, Trace, compile, files, fixture, manifest, model, prompts,
 };
 use serde_json::Value;
 
-/// The fixture in every encoding that transformers has written, by name.
-fn hugging_face(dir: &Path) -> Vec<PathBuf> {
-    let plain = Checkpoint::read(&fixture("olmoe"));
+/// The families, which are directories of `fixtures/` too.
+const FAMILIES: [&str; 3] = ["mixtral", "olmoe", "qwen3moe"];
+
+/// A family's fixture in every encoding of safetensors.
+fn hugging_face(family: &str, dir: &Path) -> Vec<PathBuf> {
+    let plain = Checkpoint::read(&fixture(family));
     let [two, four, fused, stacked] =
         ["two", "four", "fused", "stacked"].map(|name| dir.join(name));
     plain.write_sharded(&two, 2);
     plain.write_sharded(&four, 4);
     plain.clone().fused().write(&fused);
     plain.stacked().write(&stacked);
-    vec![fixture("olmoe"), two, four, fused, stacked]
+    vec![fixture(family), two, four, fused, stacked]
 }
 
 /// What must be equal of two bundles: the manifest but for where the weights came from.
@@ -34,31 +37,41 @@ fn essence(bundle: &Path) -> Value {
 fn bundles(sources: &[PathBuf], recipe: &str, dir: &Path) -> Vec<PathBuf> {
     let bundle = |(index, source): (usize, &PathBuf)| {
         let bundle = dir.join(format!("{recipe}-{index}.estream"));
-        compile(source, &bundle, &["--recipe", recipe]);
+        compile(source, &bundle, &["--strict", "--recipe", recipe]);
         bundle
     };
     sources.iter().enumerate().map(bundle).collect()
 }
 
+const EXPERTS: &str = "experts-00001.bin";
+const RESIDENT: &str = "resident.bin";
+
 fn file(bundle: &Path, name: &str) -> Vec<u8> {
     fs::read(bundle.join(name)).unwrap()
 }
 
+/// Compiles all of `sources`, which must give the same bundle.
+fn assert_one_bundle(sources: &[PathBuf], recipe: &str, dir: &Path) {
+    let bundles = bundles(sources, recipe, dir);
+    let expected = essence(&bundles[0]);
+    for (bundle, source) in bundles.iter().zip(sources).skip(1) {
+        for weights in [EXPERTS, RESIDENT] {
+            assert!(
+                file(bundle, weights) == file(&bundles[0], weights),
+                "{weights} of {source:?} with {recipe}"
+            );
+        }
+        assert_eq!(essence(bundle), expected, "{source:?} with {recipe}");
+    }
+}
+
 #[test]
 fn every_encoding_of_safetensors_gives_the_same_bundle() {
-    let dir = tempfile::tempdir().unwrap();
-    let sources = hugging_face(dir.path());
-    for recipe in ["keep", "q4_0"] {
-        let bundles = bundles(&sources, recipe, dir.path());
-        let expected = essence(&bundles[0]);
-        for (bundle, source) in bundles.iter().zip(&sources).skip(1) {
-            for weights in ["experts-00001.bin", "resident.bin"] {
-                assert!(
-                    file(bundle, weights) == file(&bundles[0], weights),
-                    "{weights} of {source:?} with {recipe}"
-                );
-            }
-            assert_eq!(essence(bundle), expected, "{source:?} with {recipe}");
+    for family in FAMILIES {
+        let dir = tempfile::tempdir().unwrap();
+        let sources = hugging_face(family, dir.path());
+        for recipe in ["keep", "q4_0"] {
+            assert_one_bundle(&sources, recipe, dir.path());
         }
     }
 }
@@ -73,13 +86,29 @@ fn gguf_gives_the_same_bundle_and_keeps_at_least_the_experts() {
         let [ours, gguf] = &bundles[..] else {
             panic!("two bundles");
         };
-        let experts = "experts-00001.bin";
-        assert!(file(ours, experts) == file(gguf, experts), "{recipe}");
+        assert!(file(ours, EXPERTS) == file(gguf, EXPERTS), "{recipe}");
         if all {
-            let resident = "resident.bin";
-            assert!(file(ours, resident) == file(gguf, resident), "{recipe}");
+            assert!(file(ours, RESIDENT) == file(gguf, RESIDENT), "{recipe}");
             assert_eq!(essence(ours), essence(gguf), "{recipe}");
         }
+    }
+}
+
+/// What else a GGUF file may call the same rows of the same blocks.
+#[test]
+fn every_encoding_of_gguf_gives_the_same_bundle() {
+    type Respell = fn(GgufFile) -> GgufFile;
+    let cases: [(&str, Respell); 3] = [
+        ("mixtral", GgufFile::with_single_experts),
+        ("olmoe", GgufFile::with_fused_attention),
+        ("qwen3moe", GgufFile::with_fused_attention),
+    ];
+    for (family, respell) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        let plain = fixture(&format!("gguf/{family}-q4_0.gguf"));
+        let other = dir.path().join("other.gguf");
+        respell(GgufFile::read(&plain)).write(&other);
+        assert_one_bundle(&[plain, other], "keep", dir.path());
     }
 }
 
@@ -93,7 +122,7 @@ fn auto_is_q4_0_for_float_weights_and_keep_for_quantised_ones() {
     }
 }
 
-/// The types that `fixtures/gguf/olmoe-q4_0.gguf` has.
+/// The types of a file of llama.cpp's that is called Q4_0.
 const LIKE_THE_GGUF: &str = r#"
 name = "like-the-gguf"
 about = "what llama.cpp's converter makes of it"
@@ -111,30 +140,43 @@ tensor = "layers.*.router"
 type = "f32"
 
 [[rule]]
-family = "olmoe"
+family = "mixtral"
+role = "attn_k"
+type = "q8_0"
+
+[[rule]]
+family = "mixtral"
+role = "attn_v"
+type = "q8_0"
+
+[[rule]]
+role = "*"
 type = "q4_0"
 "#;
 
 #[test]
 fn q4_0_made_here_computes_the_bits_of_q4_0_made_elsewhere() {
-    let dir = tempfile::tempdir().unwrap();
-    let recipe = dir.path().join("like-the-gguf.toml");
-    fs::write(&recipe, LIKE_THE_GGUF).unwrap();
-    let [ours, theirs] = ["ours", "theirs"].map(|name| dir.path().join(name));
-    let flags = ["--recipe", recipe.to_str().unwrap()];
-    compile(&fixture("olmoe"), &ours, &flags);
-    compile(
-        &fixture("gguf/olmoe-q4_0.gguf"),
-        &theirs,
-        &["--recipe", "keep"],
-    );
-    let golden = Tensors::read(&fixture("olmoe/golden.safetensors"));
-    let mut models = [model(&ours), model(&theirs)];
-    for prompt in prompts(&golden) {
-        let [ours, theirs] = models.each_mut().map(|model| {
-            let logits = Trace::of(model, &prompt.ids).logits;
-            logits.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
-        });
-        assert!(ours == theirs, "{}", prompt.name);
+    for family in FAMILIES {
+        let dir = tempfile::tempdir().unwrap();
+        let recipe = dir.path().join("like-the-gguf.toml");
+        fs::write(&recipe, LIKE_THE_GGUF).unwrap();
+        let [ours, theirs] = ["ours", "theirs"].map(|name| dir.path().join(name));
+        let flags = ["--recipe", recipe.to_str().unwrap()];
+        compile(&fixture(family), &ours, &flags);
+        let elsewhere = fixture(&format!("gguf/{family}-q4_0.gguf"));
+        compile(&elsewhere, &theirs, &["--recipe", "keep"]);
+        for weights in [EXPERTS, RESIDENT] {
+            let same = file(&ours, weights) == file(&theirs, weights);
+            assert!(same, "{weights} of {family}");
+        }
+        let golden = Tensors::read(&fixture(&format!("{family}/golden.safetensors")));
+        let mut models = [model(&ours), model(&theirs)];
+        for prompt in prompts(&golden) {
+            let [ours, theirs] = models.each_mut().map(|model| {
+                let logits = Trace::of(model, &prompt.ids).logits;
+                logits.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+            });
+            assert!(ours == theirs, "{family}, {}", prompt.name);
+        }
     }
 }

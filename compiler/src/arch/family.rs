@@ -14,7 +14,11 @@ use crate::problem::problem_list;
 const MAX_DESCRIPTOR_BYTES: usize = 1 << 20;
 
 /// The built-in descriptors, by file name.
-const BUILT_IN: &[(&str, &str)] = &[("olmoe.toml", include_str!("../../arch/olmoe.toml"))];
+const BUILT_IN: &[(&str, &str)] = &[
+    ("mixtral.toml", include_str!("../../arch/mixtral.toml")),
+    ("olmoe.toml", include_str!("../../arch/olmoe.toml")),
+    ("qwen3moe.toml", include_str!("../../arch/qwen3moe.toml")),
+];
 
 /// A descriptor that is not one, or a checkpoint that no descriptor is for.
 #[derive(Debug, thiserror::Error)]
