@@ -29,6 +29,7 @@ mod multiply;
 mod norm;
 mod rope;
 mod router;
+mod rows;
 mod simd;
 #[cfg(test)]
 mod testing;
