@@ -1,10 +1,11 @@
 //! Stored elements to f32, exactly as ggml defines each type: every operation
-//! below is one f32 operation there, in the same order.
+//! below is one f32 operation there, in the same order. Rows have [`super::rows`].
 
 use estream_schemas::dtype::DType;
 use estream_schemas::layout::{Form, NIBBLE_BYTES, NibbleOrder};
 
 use super::matrix::{Matrix, TILE};
+use super::rows;
 use super::simd::{Kernel, Simd, SimdPath};
 use crate::math::{bf16_to_f32, e8m0_half_to_f32, f16_to_f32};
 
@@ -18,14 +19,11 @@ impl Lanes {
 }
 
 /// Values of the 16 codes of IQ4_NL.
-const IQ4_NL: [f32; 16] = [
-    -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0,
-    89.0, 113.0,
+pub(super) const IQ4_NL: [i8; 16] = [
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ];
-/// Twice the values of the 16 codes of MXFP4 (E2M1).
-const MXFP4: [f32; 16] = [
-    0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, -0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0,
-];
+/// Twice the values of the 16 codes of MXFP4 (E2M1); minus zero reads as plus zero.
+pub(super) const MXFP4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 #[inline(always)]
 pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
@@ -54,12 +52,12 @@ pub(super) fn q4_1(code: u32, d: f32, m: f32) -> f32 {
 
 #[inline(always)]
 pub(super) fn iq4_nl(code: u32, d: f32) -> f32 {
-    d * pick(&IQ4_NL, code)
+    d * pick(const { floats(IQ4_NL) }, code)
 }
 
 #[inline(always)]
 pub(super) fn mxfp4(code: u32, half: f32) -> f32 {
-    pick(&MXFP4, code) * half
+    pick(const { floats(MXFP4) }, code) * half
 }
 
 #[inline(always)]
@@ -70,8 +68,8 @@ pub(super) fn q8_0(code: u8, d: f32) -> f32 {
 /// `table[code]` by halving the table four times: selections become vector
 /// code on every machine, loads from a table do not.
 #[inline(always)]
-fn pick(table: &[f32; 16], code: u32) -> f32 {
-    let mut left = *table;
+fn pick(table: [f32; 16], code: u32) -> f32 {
+    let mut left = table;
     for bit in [3, 2, 1, 0] {
         let upper = code >> bit & 1 == 1;
         for i in 0..1 << bit {
@@ -79,6 +77,16 @@ fn pick(table: &[f32; 16], code: u32) -> f32 {
         }
     }
     left[0]
+}
+
+const fn floats(table: [i8; 16]) -> [f32; 16] {
+    let mut floats = [0.0; 16];
+    let mut i = 0;
+    while i < 16 {
+        floats[i] = table[i] as f32;
+        i += 1;
+    }
+    floats
 }
 
 /// The 32 lanes `value(0)`, `value(1)`, …
@@ -106,7 +114,7 @@ pub(super) fn strip(
     out: &mut [Lanes],
 ) {
     if matrix.layout().form() == Form::Rows {
-        rows(matrix, strip, first, &mut out[..len]);
+        strip_of_rows(matrix, strip, first, &mut out[..len]);
     } else {
         simd.run(Tiles {
             matrix,
@@ -240,14 +248,14 @@ const PIECE: usize = 256;
 /// Rows turned into lanes together: several neighbours a store.
 pub(super) const ROWS_TOGETHER: usize = 8;
 
-fn rows(matrix: &Matrix<'_>, strip: usize, first: usize, out: &mut [Lanes]) {
+fn strip_of_rows(matrix: &Matrix<'_>, strip: usize, first: usize, out: &mut [Lanes]) {
     let mut pieces = [[0.0; PIECE]; ROWS_TOGETHER];
     for (i, out) in out.chunks_mut(PIECE).enumerate() {
         for n in (0..TILE).step_by(ROWS_TOGETHER) {
             for (row, piece) in (strip * TILE + n..).zip(&mut pieces) {
                 let piece = &mut piece[..out.len()];
                 if row < matrix.rows() {
-                    row_piece(matrix, row, first + i * PIECE, piece);
+                    rows::piece(matrix, row, first + i * PIECE, piece);
                 } else {
                     piece.fill(0.0);
                 }
@@ -264,95 +272,6 @@ pub(super) fn transpose(rows: [&[f32]; ROWS_TOGETHER], first_lane: usize, out: &
         let lanes = &mut lanes.0[first_lane..first_lane + ROWS_TOGETHER];
         for (x, row) in lanes.iter_mut().zip(&rows) {
             *x = row[k];
-        }
-    }
-}
-
-/// Whether [`row_piece`] reads rows of `dtype`.
-pub(super) fn reads_rows_of(dtype: DType) -> bool {
-    use DType::{BF16, F16, F32, IQ4_NL, MXFP4, Q4_0, Q4_1, Q6_K, Q8_0};
-    matches!(
-        dtype,
-        F32 | F16 | BF16 | Q4_0 | Q4_1 | Q8_0 | IQ4_NL | MXFP4 | Q6_K
-    )
-}
-
-/// Elements `first..first + out.len()` of row `row`, stored as GGUF stores it;
-/// both ends are whole blocks. It is no kernel: wider vectors gain nothing here.
-pub(super) fn row_piece(matrix: &Matrix<'_>, row: usize, first: usize, out: &mut [f32]) {
-    let row = matrix.row_bytes(row);
-    match matrix.layout().dtype() {
-        DType::F32 => blocks::<1, 4>(row, first, out, |b, out| out[0] = f32::from_le_bytes(*b)),
-        DType::F16 => blocks::<1, 2>(row, first, out, |b, out| out[0] = f16_at(b, 0)),
-        DType::BF16 => blocks::<1, 2>(row, first, out, |b, out| {
-            out[0] = bf16_to_f32(u16::from_le_bytes(*b));
-        }),
-        DType::Q4_0 => blocks::<32, 18>(row, first, out, |b, out| {
-            let d = f16_at(b, 0);
-            nibble_block(&b[2..], out, |code| q4_0(code, d));
-        }),
-        DType::Q4_1 => blocks::<32, 20>(row, first, out, |b, out| {
-            let (d, m) = (f16_at(b, 0), f16_at(b, 2));
-            nibble_block(&b[4..], out, |code| q4_1(code, d, m));
-        }),
-        DType::IQ4_NL => blocks::<32, 18>(row, first, out, |b, out| {
-            let d = f16_at(b, 0);
-            nibble_block(&b[2..], out, |code| d * IQ4_NL[code as usize]);
-        }),
-        DType::MXFP4 => blocks::<32, 17>(row, first, out, |b, out| {
-            let half = e8m0_half_to_f32(b[0]);
-            nibble_block(&b[1..], out, |code| MXFP4[code as usize] * half);
-        }),
-        DType::Q8_0 => blocks::<32, 34>(row, first, out, |b, out| {
-            let d = f16_at(b, 0);
-            for (x, code) in out.iter_mut().zip(&b[2..]) {
-                *x = q8_0(*code, d);
-            }
-        }),
-        _ => blocks::<256, 210>(row, first, out, q6_k_block),
-    }
-}
-
-/// Calls `decode` for each block of `LEN` elements in `BYTES` bytes.
-fn blocks<const LEN: usize, const BYTES: usize>(
-    row: &[u8],
-    first: usize,
-    out: &mut [f32],
-    decode: impl Fn(&[u8; BYTES], &mut [f32; LEN]),
-) {
-    let blocks = &row.as_chunks::<BYTES>().0[first / LEN..];
-    for (block, out) in blocks.iter().zip(out.as_chunks_mut::<LEN>().0) {
-        decode(block, out);
-    }
-}
-
-/// 32 nibbles: the low ones of 16 bytes, then the high ones.
-fn nibble_block(codes: &[u8], out: &mut [f32; 32], value: impl Fn(u32) -> f32) {
-    let (low, high) = out.split_at_mut(16);
-    for (x, code) in low.iter_mut().zip(codes) {
-        *x = value(u32::from(code & 15));
-    }
-    for (x, code) in high.iter_mut().zip(codes) {
-        *x = value(u32::from(code >> 4));
-    }
-}
-
-/// Two halves of 128 elements, each four quarters of 32: low four bits of the codes
-/// in `ql`, upper two in `qh`, a scale for every 16 elements.
-fn q6_k_block(block: &[u8; 210], out: &mut [f32; 256]) {
-    let (ql, qh, scales) = (&block[..128], &block[128..192], &block[192..208]);
-    let d = f16_at(block, 208);
-    for (half, out) in out.as_chunks_mut::<128>().0.iter_mut().enumerate() {
-        for (quarter, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-            let low = &ql[64 * half + 32 * (quarter & 1)..][..32];
-            let high = &qh[32 * half..][..32];
-            let scales = &scales[8 * half + 2 * quarter..][..2];
-            let scales = [0, 1].map(|i: usize| d * f32::from(scales[i].cast_signed()));
-            for (k, x) in out.iter_mut().enumerate() {
-                let low = low[k] >> (4 * (quarter >> 1)) & 15;
-                let high = high[k] >> (2 * quarter) & 3;
-                *x = scales[k / 16] * (f32::from(low | high << 4) - 32.0);
-            }
         }
     }
 }

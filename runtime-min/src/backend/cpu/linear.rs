@@ -103,20 +103,15 @@ impl Cpu {
 #[cfg(test)]
 mod tests {
     use super::super::testing::{Known, LAYOUTS, Random, bits, every_way, one_way};
+    use estream_schemas::layout::Layout;
     use proptest::prelude::*;
 
     /// A number of columns the layout can have, about `cols`.
     fn fitting(layout: &str, cols: usize) -> usize {
-        match layout {
-            _ if layout.contains("q6_k") => cols.next_multiple_of(256),
-            _ if layout.contains("q") || layout.contains("mx") => {
-                if layout.contains("rows") {
-                    cols.next_multiple_of(32)
-                } else {
-                    cols
-                }
-            }
-            _ => cols,
+        let layout: Layout = layout.parse().unwrap();
+        match layout.is_tiled() {
+            true => cols,
+            false => cols.next_multiple_of(layout.dtype().block_len() as usize),
         }
     }
 

@@ -31,6 +31,7 @@ mod multiply;
 mod norm;
 mod rope;
 mod router;
+mod rows;
 mod simd;
 #[cfg(test)]
 mod testing;

@@ -9,7 +9,7 @@ use super::{Cpu, Simd, SimdPath};
 use crate::math::f16_to_f32;
 
 /// Every layout the backend reads.
-pub(super) const LAYOUTS: [&str; 21] = [
+pub(super) const LAYOUTS: [&str; 27] = [
     "q4_0.t32.direct",
     "q4_0.t32.pair",
     "q4_1.t32.direct",
@@ -27,9 +27,15 @@ pub(super) const LAYOUTS: [&str; 21] = [
     "bf16.rows",
     "q4_0.rows",
     "q4_1.rows",
+    "q5_0.rows",
+    "q5_1.rows",
     "q8_0.rows",
     "iq4_nl.rows",
     "mxfp4.rows",
+    "q2_k.rows",
+    "q3_k.rows",
+    "q4_k.rows",
+    "q5_k.rows",
     "q6_k.rows",
 ];
 
@@ -164,8 +170,8 @@ impl Known {
             values: vec![0.0; rows * cols],
         };
         let mut random = Random::new(seed);
-        if layout.dtype() == DType::Q6_K {
-            known.fill_q6_k(&mut random);
+        if !layout.is_tiled() && layout.dtype().is_quantised() {
+            known.fill_with_vectors(&mut random);
             return known;
         }
         let padded = if layout.is_tiled() {
@@ -211,39 +217,30 @@ impl Known {
             tile[scales..scales + block.scale.len()].copy_from_slice(&block.scale);
             return;
         }
-        let row_bytes = self.bytes.len() / self.rows;
-        let nibbles = width == 1 && self.layout.dtype() != DType::Q8_0;
-        let elements = if nibbles { TILE / 2 } else { TILE * width };
-        let start = n * row_bytes + k / TILE * (block.scale.len() + elements);
-        let (scale, rest) = self.bytes[start..(n + 1) * row_bytes].split_at_mut(block.scale.len());
-        scale.copy_from_slice(&block.scale);
-        for (i, code) in block.codes.iter().enumerate() {
-            if nibbles {
-                rest[i % 16] |= code[0] << (4 * (i / 16));
-            } else if i * width < rest.len() {
-                rest[i * width..][..width].copy_from_slice(&code[..width]);
-            }
+        let start = (n * self.cols + k) * width;
+        let count = width * TILE.min(self.cols - k);
+        let codes = block.codes.iter().flat_map(|code| &code[..width]);
+        for (byte, code) in self.bytes[start..start + count].iter_mut().zip(codes) {
+            *byte = *code;
         }
     }
 
-    fn fill_q6_k(&mut self, random: &mut Random) {
-        let blocks = self.bytes.as_chunks_mut::<210>().0;
-        for (block, values) in blocks.iter_mut().zip(self.values.chunks_exact_mut(256)) {
-            let (bytes, d) = random.f16();
-            block[208..].copy_from_slice(&bytes);
-            for scale in &mut block[192..208] {
-                *scale = random.byte();
-            }
-            for (e, value) in values.iter_mut().enumerate() {
-                let code = random.byte() & 63;
-                // Element e is number k of quarter q of half h; q and q + 2 share bytes of
-                // the low bits, all four quarters those of the high bits.
-                let (h, q, k) = (e / 128, e / 32 % 4, e % 32);
-                block[h * 64 + q % 2 * 32 + k] |= (code & 15) << (q / 2 * 4);
-                block[128 + h * 32 + k] |= (code >> 4) << (2 * q);
-                let scale = f64::from(block[192 + e / 16].cast_signed());
-                *value = (d * scale * (f64::from(code) - 32.0)) as f32;
-            }
+    /// Blocks of which ggml's own decoder says what they are worth, but none whose sums
+    /// could leave f32.
+    fn fill_with_vectors(&mut self, random: &mut Random) {
+        let dtype = self.layout.dtype();
+        let vectors = Vectors::of(dtype);
+        let (len, size) = (dtype.block_len() as usize, dtype.block_bytes() as usize);
+        let known = vectors.blocks.chunks_exact(size);
+        let known = known.zip(vectors.values.chunks_exact(len));
+        let known: Vec<_> = known
+            .filter(|(_, values)| values.iter().all(|x| x.abs() < 1e9))
+            .collect();
+        let blocks = self.bytes.chunks_exact_mut(size);
+        for (block, values) in blocks.zip(self.values.chunks_exact_mut(len)) {
+            let (bytes, worth) = known[random.bits() as usize % known.len()];
+            block.copy_from_slice(bytes);
+            values.copy_from_slice(worth);
         }
     }
 
@@ -266,6 +263,36 @@ impl Known {
             }
         }
         out
+    }
+}
+
+/// Blocks of random bytes, and what they are worth.
+pub(super) struct Vectors {
+    pub(super) blocks: Vec<u8>,
+    pub(super) values: Vec<f32>,
+}
+
+impl Vectors {
+    pub(super) fn of(dtype: DType) -> Vectors {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../fixtures/blocks/blocks.safetensors"
+        );
+        let file = std::fs::read(path).unwrap();
+        let (head, rest) = file.split_at(8);
+        let head_len = u64::from_le_bytes(head.try_into().unwrap()) as usize;
+        let (head, data) = rest.split_at(head_len);
+        let head: serde_json::Value = serde_json::from_slice(head).unwrap();
+        let bytes = |name: String| {
+            let end = |i: usize| head[&name]["data_offsets"][i].as_u64().unwrap() as usize;
+            &data[end(0)..end(1)]
+        };
+        let values = bytes(format!("{dtype}.decoded"));
+        let values = values.as_chunks().0.iter().copied().map(f32::from_le_bytes);
+        Vectors {
+            blocks: bytes(format!("{dtype}.blocks")).to_vec(),
+            values: values.collect(),
+        }
     }
 }
 
