@@ -22,11 +22,15 @@ pub(super) fn check(descriptor: &Descriptor) -> Vec<String> {
     for role in &descriptor.tensor {
         check.role(role);
     }
+    check.rules();
     check.ties();
     check.expert_shapes();
     check.program();
     check.problems.into_list()
 }
+
+/// `*` in the name of a drop rule: what each may stand for is tried with all that the others may.
+const MAX_STARS: usize = 2;
 
 struct Check<'a> {
     descriptor: &'a Descriptor,
@@ -81,6 +85,27 @@ impl<'a> Check<'a> {
             }
             if !self.keys.insert(&key.name) {
                 self.problem(&place, "is there twice");
+            }
+        }
+    }
+
+    /// What is neither a key nor a role.
+    fn rules(&mut self) {
+        for rule in &self.descriptor.equal {
+            for key in &rule.keys {
+                self.key("equal", key);
+            }
+        }
+        if !self.descriptor.gguf.root.is_empty() {
+            self.problem(
+                "gguf",
+                "root is for config.json; GGUF keys are in no object",
+            );
+        }
+        for rule in &self.descriptor.drop {
+            if rule.name.matches('*').count() > MAX_STARS {
+                let why = format!("more than {MAX_STARS} `*` in a name");
+                self.problem(&format!("drop {:?}", rule.name), &why);
             }
         }
     }

@@ -23,6 +23,9 @@ pub struct Descriptor {
     pub matches: Match,
     /// The numbers that shape the model, in an order in which defaults can use earlier ones.
     pub key: Vec<KeySource>,
+    /// Keys that must have one value.
+    #[serde(default)]
+    pub equal: Vec<EqualRule>,
     /// Keys of `config.json` that are not numbers of the model.
     #[serde(default)]
     pub hf: ConfigRules,
@@ -124,6 +127,14 @@ impl KeySource {
     }
 }
 
+/// Keys that a family could tell apart and its program does not.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EqualRule {
+    /// Their names in this descriptor. Those without a value do not count.
+    pub keys: Vec<String>,
+}
+
 /// One vocabulary for values that dialects spell differently; `*` is any other value.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -193,6 +204,10 @@ impl From<OneOrManyForm> for OneOrMany {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConfigRules {
+    /// Objects of `config.json` in which keys are looked up first, for a model that is
+    /// one part of another.
+    #[serde(default)]
+    pub root: Vec<String>,
     /// Beginnings of tensor names, and what the descriptor has instead. The first
     /// that fits a name is used, and no other.
     #[serde(default)]
@@ -203,6 +218,26 @@ pub struct ConfigRules {
     /// Keys that say nothing about the program; `prefix*` names many.
     #[serde(default)]
     pub ignored: Vec<String>,
+}
+
+impl ConfigRules {
+    /// Where a key with these `names` is looked up, in this order.
+    pub fn places(&self, names: &[impl AsRef<str>]) -> Vec<String> {
+        let roots = self.root.iter().map(|root| format!("{root}."));
+        let roots = roots.chain([String::new()]);
+        let places = roots.flat_map(|root| {
+            let place = move |name: &_| format!("{root}{}", AsRef::<str>::as_ref(name));
+            names.iter().map(place)
+        });
+        places.collect()
+    }
+
+    /// `place` without the root it is in.
+    pub fn without_root<'a>(&self, place: &'a str) -> &'a str {
+        let mut roots = self.root.iter();
+        let name = roots.find_map(|root| place.strip_prefix(root)?.strip_prefix('.'));
+        name.unwrap_or(place)
+    }
 }
 
 /// A beginning of tensor names.
@@ -326,7 +361,7 @@ fn encodings<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<Encoding>, D:
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DropRule {
-    /// Its name, with `{layer}` for any layer.
+    /// Its name, with `{layer}` for any layer and `*` for any run of characters.
     pub name: String,
     /// Why it is not needed, for the ledger.
     pub reason: String,

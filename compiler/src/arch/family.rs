@@ -104,10 +104,13 @@ impl Family {
         let config = &checkpoint.config;
         let matches = &self.descriptor.matches;
         match checkpoint.format {
-            SourceFormat::Safetensors => config
-                .get("model_type")
-                .and_then(Value::as_str)
-                .is_some_and(|stated| matches.hf.iter().any(|name| name == stated)),
+            SourceFormat::Safetensors => {
+                let mut places = self.descriptor.hf.places(&["model_type"]).into_iter();
+                places.any(|place| {
+                    let stated = config.get(&place).and_then(Value::as_str);
+                    stated.is_some_and(|stated| matches.hf.iter().any(|name| name == stated))
+                })
+            }
             SourceFormat::Gguf => config.gguf_architecture().is_some_and(|stated| {
                 let required = matches.gguf_requires.as_ref();
                 matches.gguf.iter().any(|name| name == stated)

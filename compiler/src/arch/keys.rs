@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use estream_schemas::manifest::SourceFormat;
 use serde_json::Value;
 
-use super::descriptor::{DefaultForm, Descriptor, KeySource};
+use super::descriptor::{ConfigRules, DefaultForm, Descriptor, EqualRule, KeySource};
 use crate::ingest::Config;
 use crate::problem::Problems;
 
@@ -28,13 +28,14 @@ impl Keys {
         problems: &mut Problems,
     ) -> Keys {
         let mut keys = Keys::default();
+        let rules = descriptor.rules(config.format);
         for key in &descriptor.key {
             let names = spellings(key, config);
-            let stated = names.iter().find_map(|name| {
-                let value = config.get(name).filter(|value| !value.is_null())?;
-                Some((name, value))
+            let stated = rules.places(&names).into_iter().find_map(|place| {
+                let value = config.get(&place).filter(|value| !value.is_null())?;
+                Some((place, value))
             });
-            let name = match stated {
+            let name = match &stated {
                 Some((name, _)) => format!("config key {name:?}"),
                 None if names.is_empty() => format!("key {:?}", key.name),
                 None => {
@@ -58,7 +59,27 @@ impl Keys {
                 Err(why) => problems.push(format!("{} {why}", keys.name(&key.name))),
             }
         }
+        let unequal = |rule| keys.unequal(rule, &descriptor.family);
+        problems.extend(descriptor.equal.iter().filter_map(unequal));
         keys
+    }
+
+    /// What is wrong if the keys of `rule` have more than one value.
+    fn unequal(&self, rule: &EqualRule, family: &str) -> Option<String> {
+        let stated = |key: &String| Some((self.name(key), self.values.get(key)?));
+        let values: Vec<_> = rule.keys.iter().filter_map(stated).collect();
+        let (_, first) = values.first()?;
+        if values.iter().all(|(_, value)| same(first, value)) {
+            return None;
+        }
+        let values: Vec<String> = values
+            .iter()
+            .map(|(name, value)| format!("{name} is {value}"))
+            .collect();
+        Some(format!(
+            "{}: the {family} descriptor supports them only if they are equal",
+            values.join(" and ")
+        ))
     }
 
     /// Keys with these values, for tests of what uses them.
@@ -240,16 +261,17 @@ fn spellings(key: &KeySource, config: &Config) -> Vec<String> {
 /// What the configuration says that the descriptor has no use for: keys that must be
 /// neutral and are not (problems), and keys it does not know (surprises).
 pub(super) fn audit(descriptor: &Descriptor, config: &Config) -> (Vec<String>, Vec<String>) {
-    let mut known: BTreeSet<String> = BTreeSet::new();
-    for key in &descriptor.key {
-        known.extend(spellings(key, config));
-    }
-    let prefix = config.gguf_architecture().unwrap_or_default();
     let rules = descriptor.rules(config.format);
+    let places = |key| rules.places(&spellings(key, config));
+    let mut known: BTreeSet<String> = descriptor.key.iter().flat_map(places).collect();
+    let prefix = config.gguf_architecture().unwrap_or_default();
     let expand = |name: &str| name.replace("{arch}", prefix);
     let mut problems = Vec::new();
-    for (name, allowed) in &rules.neutral {
-        let name = expand(name);
+    let neutral = rules.neutral.iter().flat_map(|(name, allowed)| {
+        let places = rules.places(&[expand(name)]).into_iter();
+        places.map(move |place| (place, allowed))
+    });
+    for (name, allowed) in neutral {
         if let Some(value) = config.get(&name).filter(|value| !value.is_null())
             && !allowed.iter().any(|allowed| same(allowed, value))
         {
@@ -267,7 +289,12 @@ pub(super) fn audit(descriptor: &Descriptor, config: &Config) -> (Vec<String>, V
     }
     let ignored: Vec<String> = rules.ignored.iter().map(|name| expand(name)).collect();
     let mut surprises = Vec::new();
-    unknown("", &config.values, &known, &ignored, &mut surprises);
+    let audit = Audit {
+        rules,
+        known,
+        ignored,
+    };
+    audit.unknown("", &config.values, &mut surprises);
     (problems, surprises)
 }
 
@@ -276,30 +303,40 @@ fn same(a: &Value, b: &Value) -> bool {
     a == b || (a.is_number() && a.as_f64() == b.as_f64())
 }
 
-fn unknown(
-    path: &str,
-    values: &serde_json::Map<String, Value>,
-    known: &BTreeSet<String>,
-    ignored: &[String],
-    surprises: &mut Vec<String>,
-) {
-    for (name, value) in values {
-        let name = format!("{path}{name}");
-        let is_ignored = ignored
-            .iter()
-            .any(|pattern| match pattern.strip_suffix('*') {
-                Some(start) => name.starts_with(start),
-                None => *pattern == name,
+/// What a descriptor knows of a configuration.
+struct Audit<'a> {
+    rules: &'a ConfigRules,
+    known: BTreeSet<String>,
+    ignored: Vec<String>,
+}
+
+impl Audit<'_> {
+    /// Adds the keys of object `path`, which ends in a dot, that it does not know.
+    fn unknown(
+        &self,
+        path: &str,
+        values: &serde_json::Map<String, Value>,
+        surprises: &mut Vec<String>,
+    ) {
+        for (name, value) in values {
+            let name = format!("{path}{name}");
+            let plain = self.rules.without_root(&name);
+            let mut ignored = self.ignored.iter();
+            let is_ignored = ignored.any(|pattern| match pattern.strip_suffix('*') {
+                Some(start) => plain.starts_with(start),
+                None => pattern == plain,
             });
-        if known.contains(&name) || is_ignored {
-            continue;
-        }
-        let inside = format!("{name}.");
-        match value {
-            Value::Object(values) if known.iter().any(|known| known.starts_with(&inside)) => {
-                unknown(&inside, values, known, ignored, surprises);
+            if self.known.contains(&name) || is_ignored {
+                continue;
             }
-            _ => surprises.push(name),
+            let inside = format!("{name}.");
+            let mut known = self.known.iter();
+            match value {
+                Value::Object(values) if known.any(|known| known.starts_with(&inside)) => {
+                    self.unknown(&inside, values, surprises);
+                }
+                _ => surprises.push(name),
+            }
         }
     }
 }

@@ -9,8 +9,8 @@ mod op;
 mod predicate;
 
 pub use descriptor::{
-    Block, ConfigRules, DefaultForm, Descriptor, DropRule, Encoding, KeySource, Match, OneOrMany,
-    Per, PrefixRule, ProgramForm, TensorRole, Words,
+    Block, ConfigRules, DefaultForm, Descriptor, DropRule, Encoding, EqualRule, KeySource, Match,
+    OneOrMany, Per, PrefixRule, ProgramForm, TensorRole, Words,
 };
 pub use expr::{Expr, ExprError};
 pub use family::{ArchError, Family};

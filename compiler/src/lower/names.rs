@@ -55,17 +55,31 @@ impl<'a> Names<'a> {
         })
     }
 
-    /// Whether source tensor `name` is one that `pattern` means, for some layer.
+    /// Whether source tensor `name` is one that `pattern` means.
     pub(super) fn fits(&self, pattern: &str, name: &str) -> bool {
-        let name = renamed(self.rules, name);
-        match pattern.split_once("{layer}") {
-            None => pattern == name,
-            Some((before, after)) => name
-                .strip_prefix(before)
-                .and_then(|rest| rest.strip_suffix(after))
-                .is_some_and(|layer| {
-                    !layer.is_empty() && layer.bytes().all(|b| b.is_ascii_digit())
-                }),
+        fits(pattern, &renamed(self.rules, name))
+    }
+}
+
+/// Whether `name` is `pattern`, where `{layer}` stands for a number and `*` for any run
+/// of characters.
+fn fits(pattern: &str, name: &str) -> bool {
+    let Some(special) = pattern.find(['*', '{']) else {
+        return pattern == name;
+    };
+    let (start, special) = pattern.split_at(special);
+    let Some(rest) = name.strip_prefix(start) else {
+        return false;
+    };
+    if let Some(after) = special.strip_prefix('*') {
+        let mut ends = rest.char_indices().map(|(at, _)| at).chain([rest.len()]);
+        return ends.any(|at| fits(after, &rest[at..]));
+    }
+    match special.strip_prefix("{layer}") {
+        None => false,
+        Some(after) => {
+            let named = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+            named.len() < rest.len() && fits(after, named)
         }
     }
 }
@@ -83,4 +97,30 @@ pub(super) fn spell(pattern: &str, layer: u64, expert: u64) -> String {
     pattern
         .replace("{layer}", &layer.to_string())
         .replace("{expert}", &expert.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fits;
+
+    #[test]
+    fn a_drop_rule_names_layers_and_runs_of_characters() {
+        for (pattern, name, expected) in [
+            ("rest", "rest", true),
+            ("rest", "rest.weight", false),
+            ("layers.{layer}.inv_freq", "layers.12.inv_freq", true),
+            ("layers.{layer}.inv_freq", "layers..inv_freq", false),
+            ("layers.{layer}.inv_freq", "layers.1x.inv_freq", false),
+            ("vision_tower.*", "vision_tower.blocks.0.weight", true),
+            ("vision_tower.*", "model.vision_tower.blocks", false),
+            ("*.inv_freq", "layers.0.inv_freq", true),
+            ("*.inv_freq", "layers.0.inv_freqs", false),
+            ("layers.{layer}.*.bias", "layers.3.mlp.up.bias", true),
+            ("*.{layer}.*", "mtp.0.norm", true),
+            ("*.{layer}.*", "mtp.norm", false),
+            ("{expert}", "{expert}", false),
+        ] {
+            assert_eq!(fits(pattern, name), expected, "{pattern} {name}");
+        }
+    }
 }

@@ -6,6 +6,7 @@ mod experts;
 mod fixtures;
 mod not_finite;
 mod problems;
+mod rules;
 mod ties;
 mod toy;
 mod types;
