@@ -141,6 +141,24 @@ fn what_cannot_be_meant_is_refused() {
             "descriptor toy.toml",
         ),
         (
+            "weight = \"head\" }",
+            "weight = \"head\", scale = { yarn_mscale = { factor = \"ff\", mscale = \"m\" } } }",
+            "there is no key \"m\"",
+        ),
+        (
+            "name = \"ffn\"\nops = [",
+            "name = \"ffn\"\nops = [{ op = \"mla\", q = \"h\", latent = \"h\", k_pe = \"h\", \
+             out = \"x\", heads = 1, kv_b = \"mix\", k_b = \"mix\", scale = 1 },",
+            "mla has kv_b, or k_b and v_b",
+        ),
+        (
+            "name = \"ffn\"\nops = [",
+            "name = \"ffn\"\nops = [{ op = \"rope\", register = \"h\", heads = 1, dims = 2, theta = 1, \
+             pairing = \"half\", yarn = { factor = \"ff\", original_context = 1, \
+             beta_fast = \"ff\", beta_slow = \"slow\" } },",
+            "there is no key \"slow\"",
+        ),
+        (
             "role = \"mix\"",
             "role = \"mix\"\nwhen = \"all\"",
             "unknown field `when`",
