@@ -309,7 +309,8 @@ pub struct Source {
     pub format: SourceFormat,
     /// Weight files, by name alone, in name order.
     pub files: Vec<SourceFile>,
-    /// `source-metadata.gguf`, where the source is a GGUF file: its key-value pairs, no tensors.
+    /// What the source says of itself: `source-config.json`, its `config.json`; or
+    /// `source-metadata.gguf`, the key-value pairs of a GGUF file, without tensors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<CarriedFile>,
 }

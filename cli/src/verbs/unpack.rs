@@ -1,4 +1,4 @@
-//! `estream unpack`: the GGUF file a bundle came from.
+//! `estream unpack`: a bundle as a GGUF file.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::ui::Ui;
 
-/// Restore the GGUF file a bundle was made from, block for block
+/// Write a bundle as a GGUF file, block for block
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The bundle
@@ -24,6 +24,7 @@ struct Report<'a> {
     gguf: &'a PathBuf,
     tensor_count: usize,
     dropped_count: usize,
+    no_vocabulary: Option<String>,
 }
 
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
@@ -35,11 +36,17 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
         gguf: &args.gguf,
         tensor_count: done.tensor_count,
         dropped_count: done.dropped_count,
+        no_vocabulary: done.no_vocabulary,
     };
     if report.dropped_count > 0 {
         ui.note(format!(
             "{} tensors of the source are not in the bundle, because nobody needs them",
             report.dropped_count
+        ));
+    }
+    if let Some(why) = &report.no_vocabulary {
+        ui.note(format!(
+            "the file has no vocabulary (tokenizer.ggml.model is no_vocab), so llama.cpp takes token ids from it and no text: {why}"
         ));
     }
     ui.answer(&report, |report| {

@@ -26,6 +26,7 @@ pub(super) fn check(descriptor: &Descriptor) -> Vec<String> {
     check.ties();
     check.expert_shapes();
     check.program();
+    check.unpack();
     check.problems.into_list()
 }
 
@@ -243,6 +244,18 @@ impl<'a> Check<'a> {
         for role in &self.descriptor.tensor {
             if !named.contains(role.role.as_str()) {
                 self.problem(&format!("role {:?}", role.role), "no operator names it");
+            }
+        }
+    }
+
+    fn unpack(&mut self) {
+        for (name, pair) in self.descriptor.unpack.iter().flat_map(|form| &form.keys) {
+            let place = format!("pair {name:?}");
+            for key in pair.keys() {
+                self.key(&place, key);
+            }
+            if let Some(problem) = pair.problem() {
+                self.problem(&place, &problem);
             }
         }
     }

@@ -8,7 +8,7 @@ use estream_schemas::manifest::SourceFormat;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Expr, ExprError, OpForm, Predicate};
+use super::{Expr, ExprError, OpForm, Predicate, UnpackForm};
 
 /// One family.
 #[derive(Clone, Debug, Deserialize)]
@@ -39,6 +39,9 @@ pub struct Descriptor {
     pub drop: Vec<DropRule>,
     /// What a runtime does with the weights.
     pub program: ProgramForm,
+    /// What a GGUF file says that is made from a bundle of another origin.
+    #[serde(default)]
+    pub unpack: Option<UnpackForm>,
 }
 
 impl Descriptor {
@@ -322,6 +325,12 @@ pub struct Encoding {
 }
 
 impl Encoding {
+    /// Its name for one layer and expert.
+    pub fn spelled(&self, layer: u64, expert: u64) -> String {
+        let name = self.name.replace("{layer}", &layer.to_string());
+        name.replace("{expert}", &expert.to_string())
+    }
+
     /// Whether it holds all experts of a layer.
     pub fn is_stacked(&self) -> bool {
         !self.name.contains("{expert}")

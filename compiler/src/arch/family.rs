@@ -6,9 +6,9 @@ use estream_schemas::manifest::SourceFormat;
 use serde_json::Value;
 
 use super::check::check;
-use super::{Descriptor, keys};
-use crate::ingest::Checkpoint;
-use crate::problem::problem_list;
+use super::{Descriptor, Keys, PairValue, keys};
+use crate::ingest::{Checkpoint, Config};
+use crate::problem::{Problems, problem_list};
 
 /// Bytes of a descriptor file.
 const MAX_DESCRIPTOR_BYTES: usize = 1 << 20;
@@ -125,6 +125,40 @@ impl Family {
     /// What `checkpoint` says that this family cannot honour (problems) or does not know (surprises).
     pub fn audit(&self, checkpoint: &Checkpoint) -> (Vec<String>, Vec<String>) {
         keys::audit(&self.descriptor, &checkpoint.config)
+    }
+
+    /// The numbers of a model whose configuration is `config`; else what is wrong with it.
+    pub fn keys(&self, config: &Config) -> Result<Keys, Vec<String>> {
+        let mut problems = Problems::default();
+        let keys = Keys::resolve(&self.descriptor, config, &mut problems);
+        match problems.into_list() {
+            problems if problems.is_empty() => Ok(keys),
+            problems => Err(problems),
+        }
+    }
+
+    /// The pairs of a GGUF file of a model of `layers` layers and these numbers, whole
+    /// names and values; else what is wrong with them.
+    pub fn gguf_pairs(
+        &self,
+        keys: &Keys,
+        layers: u64,
+    ) -> Result<Vec<(String, PairValue)>, Vec<String>> {
+        let mut pairs = Vec::new();
+        let mut problems = Vec::new();
+        let architecture = self.descriptor.matches.gguf.first();
+        let forms = self.descriptor.unpack.iter().flat_map(|form| &form.keys);
+        for (name, form) in forms {
+            let name = format!("{}.{name}", architecture.map_or("", String::as_str));
+            match form.value(keys, layers) {
+                Ok(value) => pairs.extend(value.map(|value| (name, value))),
+                Err(why) => problems.push(format!("{name}: {why}")),
+            }
+        }
+        match problems.is_empty() {
+            true => Ok(pairs),
+            false => Err(problems),
+        }
     }
 
     /// Whether GGUF files may hold the rows or elements of `role` in another order.

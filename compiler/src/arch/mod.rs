@@ -7,6 +7,7 @@ mod family;
 mod keys;
 mod op;
 mod predicate;
+mod unpack;
 
 pub use descriptor::{
     Block, ConfigRules, DefaultForm, Descriptor, DropRule, Encoding, EqualRule, KeySource, Match,
@@ -20,3 +21,4 @@ pub use op::{
     RenormaliseForm, SumPlus, YarnForm, mscale,
 };
 pub use predicate::Predicate;
+pub use unpack::{LayersPair, PairForm, PairValue, RealPair, TokenizerForm, UnpackForm};

@@ -33,7 +33,8 @@ pub struct Checkpoint {
     pub license_files: Vec<Carried>,
     /// Licence identifier the source declares.
     pub license: Option<String>,
-    /// A GGUF source's header and key-value pairs as a GGUF file without tensors.
+    /// What the source says of itself: `config.json`, or a GGUF source's key-value
+    /// pairs as a GGUF file without tensors.
     pub metadata: Option<Carried>,
     /// What the user should know and need not act on.
     pub notices: Vec<Notice>,

@@ -6,6 +6,7 @@ use std::path::Path;
 use estream_schemas::manifest::SourceFormat;
 use serde_json::{Map, Value};
 
+use super::gguf::{self, Gguf};
 use super::{IngestError, json, source};
 
 /// The largest `config.json` that is read.
@@ -39,6 +40,18 @@ impl Config {
                 values: json::read_object(&path, "config.json", MAX_CONFIG_BYTES)?,
             }),
         }
+    }
+
+    /// The configuration that a bundle carries of its source: `config.json`, or a GGUF
+    /// file without tensors.
+    pub fn carried(path: &Path, format: SourceFormat) -> Result<Config, IngestError> {
+        let values = match format {
+            SourceFormat::Safetensors => {
+                json::read_object(path, "a configuration", MAX_CONFIG_BYTES)?
+            }
+            SourceFormat::Gguf => gguf::config_values(&Gguf::open(path)?, &mut Vec::new()),
+        };
+        Ok(Config { format, values })
     }
 
     /// The value at `key`. In `config.json` a dot enters a nested object

@@ -50,7 +50,7 @@ impl<'a> Names<'a> {
     ) -> Option<(usize, &'r Encoding)> {
         let encodings = role.encodings(self.format);
         encodings.iter().find_map(|encoding| {
-            let name = spell(&encoding.name, layer, expert);
+            let name = encoding.spelled(layer, expert);
             Some((*self.by_name.get(name.as_str())?, encoding))
         })
     }
@@ -90,13 +90,6 @@ fn renamed<'a>(rules: &[PrefixRule], name: &'a str) -> Cow<'a, str> {
         Some(format!("{}{rest}", rule.to))
     });
     new.map_or(Cow::Borrowed(name), Cow::Owned)
-}
-
-/// The name that `pattern` is for one layer and expert.
-pub(super) fn spell(pattern: &str, layer: u64, expert: u64) -> String {
-    pattern
-        .replace("{layer}", &layer.to_string())
-        .replace("{expert}", &expert.to_string())
 }
 
 #[cfg(test)]

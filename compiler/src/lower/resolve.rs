@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use estream_schemas::manifest::{Fate, LedgerEntry};
 
-use super::names::{Names, spell};
+use super::names::Names;
 use super::view::View;
 use super::window::{Sizes, window};
 use crate::arch::{Descriptor, Encoding, Keys, TensorRole};
@@ -104,7 +104,7 @@ impl<'a> Resolver<'a> {
             .iter()
             .map(|encoding| {
                 let layer = wanted.layer.unwrap_or(0);
-                format!("{:?}", spell(&encoding.name, layer, expert))
+                format!("{:?}", encoding.spelled(layer, expert))
             })
             .collect();
         let role = &wanted.role.role;

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use estream_compiler::arch::ArchError;
-use estream_compiler::ingest::gguf::{GgufFault, WriteFault};
+use estream_compiler::ingest::IngestError;
+use estream_compiler::ingest::gguf::WriteFault;
 use estream_compiler::layout::LayoutError;
+use estream_compiler::quant::QuantError;
 use estream_runtime::reader::ReadError;
 use estream_schemas::exit::Exit;
 
@@ -31,26 +33,37 @@ pub enum UnpackError {
         /// What is wrong.
         source: ArchError,
     },
-    /// The bundle was made from safetensors.
-    #[error("{}: was made from safetensors, whose tokenizer and names are not those of a GGUF file; only bundles made from GGUF can be unpacked so far", path.display())]
-    NotFromGguf {
+    /// The bundle does not carry what its source said of itself.
+    #[error("{}: carries no configuration of its source; compile it again", path.display())]
+    NoMetadata {
         /// The bundle.
         path: PathBuf,
     },
-    /// The carried key-value pairs are not readable.
-    #[error("{}: the key-value pairs carried from the source are damaged: {source}", path.display())]
-    Metadata {
+    /// The descriptor has no GGUF spelling of the family.
+    #[error("{}: the descriptor of {family} has no table [unpack], which says what a GGUF file of the family says; add one and compile with it", path.display())]
+    NoPairs {
         /// The bundle.
         path: PathBuf,
-        /// What is wrong.
-        source: GgufFault,
+        /// The family.
+        family: String,
     },
-    /// A source tensor that cannot be put together again.
-    #[error("{}: tensor {tensor:?} of the source cannot be restored: {why}; use the source file itself", path.display())]
+    /// The carried configuration is not readable.
+    #[error("the configuration carried from the source is damaged: {0}")]
+    Metadata(#[from] IngestError),
+    /// The carried configuration does not say what the descriptor wants of it.
+    #[error("{}: the configuration carried from the source does not fit the descriptor: {}", path.display(), problems.join("; "))]
+    Pairs {
+        /// The bundle.
+        path: PathBuf,
+        /// One line each.
+        problems: Vec<String>,
+    },
+    /// A tensor that cannot be put together.
+    #[error("{}: tensor {tensor:?} cannot be written: {why}; use the source itself", path.display())]
     Tensor {
         /// The bundle.
         path: PathBuf,
-        /// Its name in the source.
+        /// Its name in the file.
         tensor: String,
         /// What is in the way.
         why: String,
@@ -64,6 +77,9 @@ pub enum UnpackError {
         /// The output.
         path: PathBuf,
     },
+    /// Numbers that are not what their type says: a bug of ours.
+    #[error("internal error: {0}")]
+    Widen(#[from] QuantError),
     /// The output cannot be written.
     #[error("{}: cannot be written: {source}; nothing was left at the output", path.display())]
     Write {
@@ -83,9 +99,13 @@ impl UnpackError {
         match self {
             UnpackError::Read(error) => error.exit(),
             UnpackError::Damaged { exit, .. } => *exit,
-            UnpackError::Descriptor { .. } | UnpackError::Metadata { .. } => Exit::Invalid,
-            UnpackError::NotFromGguf { .. } | UnpackError::Tensor { .. } => Exit::CannotRun,
-            UnpackError::Layout(_) => Exit::Internal,
+            UnpackError::Descriptor { .. }
+            | UnpackError::Metadata(_)
+            | UnpackError::Pairs { .. } => Exit::Invalid,
+            UnpackError::NoMetadata { .. }
+            | UnpackError::NoPairs { .. }
+            | UnpackError::Tensor { .. } => Exit::CannotRun,
+            UnpackError::Layout(_) | UnpackError::Widen(_) => Exit::Internal,
             UnpackError::Exists { .. } => Exit::Usage,
             UnpackError::Write { .. } => Exit::Io,
             UnpackError::Cancelled => Exit::No,

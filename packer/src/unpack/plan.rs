@@ -1,21 +1,39 @@
 //! Which weights of a bundle make up each tensor of the file.
 
-use estream_compiler::arch::Family;
+use estream_compiler::arch::{Encoding, Expr, Keys, TensorRole};
 use estream_runtime::reader::BundleReader;
 use estream_schemas::dtype::DType;
 use estream_schemas::layout::{Layout, TILE};
-use estream_schemas::manifest::{
-    ExpertLayer, Fate, LedgerEntry, Manifest, Projection, SourceFormat,
-};
+use estream_schemas::manifest::{ExpertLayer, Manifest, Projection};
 
 use super::UnpackError;
 
-/// A source tensor and where its rows are in the bundle.
+/// A tensor of the file and where its rows are in the bundle.
 pub(super) struct Tensor<'a> {
-    pub(super) entry: &'a LedgerEntry,
+    pub(super) name: String,
+    /// Type in the file.
     pub(super) dtype: DType,
+    /// Slowest dimension first.
+    pub(super) shape: Vec<u64>,
     /// Matrices whose rows follow one another.
-    pub(super) pieces: Vec<Piece<'a>>,
+    pub(super) parts: Vec<Part<'a>>,
+}
+
+/// A matrix, and how its rows are ordered in the file.
+pub(super) struct Part<'a> {
+    pub(super) piece: Piece<'a>,
+    /// Rows of one head, if its rows become adjacent rope pairs.
+    pub(super) rope_head_rows: Option<u64>,
+}
+
+impl<'a> Part<'a> {
+    /// `piece` with its rows as they are.
+    pub(super) fn plain(piece: Piece<'a>) -> Part<'a> {
+        Part {
+            piece,
+            rope_head_rows: None,
+        }
+    }
 }
 
 /// A matrix of the bundle.
@@ -36,7 +54,7 @@ pub(super) enum Piece<'a> {
 }
 
 impl Piece<'_> {
-    fn layout(&self) -> Layout {
+    pub(super) fn layout(&self) -> Layout {
         match self {
             Piece::Resident { layout, .. } => *layout,
             Piece::Expert {
@@ -55,7 +73,7 @@ impl Piece<'_> {
         }
     }
 
-    fn elements(&self) -> u64 {
+    pub(super) fn elements(&self) -> u64 {
         match self {
             Piece::Resident { rows, cols, .. } => rows * cols,
             Piece::Expert {
@@ -68,122 +86,136 @@ impl Piece<'_> {
     }
 }
 
-/// Everything that must hold before the first byte is written.
-pub(super) fn plan<'a>(
-    reader: &BundleReader,
-    manifest: &'a Manifest,
-) -> Result<Vec<Tensor<'a>>, UnpackError> {
-    if manifest.source.format != SourceFormat::Gguf {
-        return Err(UnpackError::NotFromGguf {
-            path: reader.path().to_owned(),
-        });
+/// A tensor of `parts`, if they make one.
+pub(super) fn tensor<'a>(
+    name: &str,
+    shape: Vec<u64>,
+    parts: Vec<Part<'a>>,
+) -> Result<Tensor<'a>, String> {
+    let first = parts.first().map(|part| part.piece.layout().dtype());
+    let dtype = first.ok_or("the bundle does not say what became of it")?;
+    for Part { piece, .. } in &parts {
+        if piece.layout().dtype() != dtype {
+            return Err("its parts have different types in the bundle".into());
+        }
+        if piece.layout().is_tiled() && !piece.stored_cols().is_multiple_of(TILE) {
+            return Err("its rows were padded with zeros (--pad-k)".into());
+        }
     }
-    let family = Family::parse("descriptor", &manifest.descriptor.text).map_err(|source| {
-        UnpackError::Descriptor {
-            path: reader.path().to_owned(),
-            source,
-        }
-    })?;
-    let mut plan = Vec::new();
-    for entry in &manifest.ledger {
-        let refuse = |why: String| UnpackError::Tensor {
-            path: reader.path().to_owned(),
-            tensor: entry.tensor.clone(),
-            why,
-        };
-        let Fate::Became(names) = &entry.fate else {
-            continue;
-        };
-        let pieces = names
-            .iter()
-            .map(|name| pieces(manifest, &family, name).map_err(refuse))
-            .collect::<Result<Vec<_>, _>>()?;
-        let pieces: Vec<Piece<'_>> = pieces.into_iter().flatten().collect();
-        let dtype = pieces.first().map(|piece| piece.layout().dtype());
-        let dtype =
-            dtype.ok_or_else(|| refuse("the bundle does not say what became of it".into()))?;
-        for piece in &pieces {
-            if piece.layout().dtype() != dtype {
-                return Err(refuse(
-                    "its parts have different types in the bundle".into(),
-                ));
-            }
-            if piece.layout().is_tiled() && !piece.stored_cols().is_multiple_of(TILE) {
-                return Err(refuse("its rows were padded with zeros (--pad-k)".into()));
-            }
-        }
-        let elements: u64 = pieces.iter().map(Piece::elements).sum();
-        let stated = entry
-            .shape
-            .iter()
-            .try_fold(1u64, |n, &dim| n.checked_mul(dim));
-        if stated != Some(elements) {
-            return Err(refuse(format!(
-                "the bundle holds {elements} elements of it"
-            )));
-        }
-        plan.push(Tensor {
-            entry,
-            dtype,
-            pieces,
-        });
+    let elements: u64 = parts.iter().map(|part| part.piece.elements()).sum();
+    let stated = shape.iter().try_fold(1u64, |n, &dim| n.checked_mul(dim));
+    if stated != Some(elements) {
+        return Err(format!("the bundle holds {elements} elements of it"));
     }
-    Ok(plan)
+    Ok(Tensor {
+        name: name.to_owned(),
+        dtype,
+        shape,
+        parts,
+    })
 }
 
-/// The matrices that the ledger calls `name`.
-fn pieces<'a>(
-    manifest: &'a Manifest,
-    family: &Family,
-    name: &str,
-) -> Result<Vec<Piece<'a>>, String> {
-    let parts: Vec<&str> = name.split('.').collect();
-    let role = match parts[..] {
-        [role] | ["layers", _, role] | ["layers", _, role, _] => role,
-        _ => return Err(format!("{name:?} is no weight's name")),
-    };
-    if family.reorders_gguf(role) {
-        return Err(format!("{role} is stored in another order in GGUF"));
+/// The error that `tensor` of the file cannot be made.
+pub(super) fn refusal(reader: &BundleReader, tensor: &str, why: String) -> UnpackError {
+    UnpackError::Tensor {
+        path: reader.path().to_owned(),
+        tensor: tensor.to_owned(),
+        why,
     }
-    if let Some(index) = (manifest.resident.tensors.iter()).position(|tensor| tensor.name == name) {
-        let tensor = &manifest.resident.tensors[index];
-        let (rows, cols) = tensor.matrix();
-        return Ok(vec![Piece::Resident {
-            index,
-            layout: tensor.layout,
-            rows,
-            cols,
-        }]);
+}
+
+/// `piece` in the row order of `encoding`.
+pub(super) fn part<'a>(
+    piece: Piece<'a>,
+    role: &TensorRole,
+    encoding: &Encoding,
+    keys: &Keys,
+    layer: Option<u64>,
+) -> Result<Part<'a>, String> {
+    if encoding.transposed || encoding.row_step.is_some() {
+        return Err(format!("{} is stored in another order in GGUF", role.role));
     }
-    let lost = || format!("the bundle holds no {name:?}");
-    let projection = match role {
-        "expert_gate" => Projection::Gate,
-        "expert_up" => Projection::Up,
-        "expert_down" => Projection::Down,
-        _ => return Err(lost()),
+    let Some(heads) = &encoding.rope_pairs_of_heads else {
+        return Ok(Part::plain(piece));
     };
-    let number = |at: usize| parts.get(at).and_then(|part| part.parse::<u64>().ok());
-    let layers = &manifest.experts.layers;
-    let index = layers
-        .iter()
-        .position(|layer| Some(layer.layer) == number(1));
-    let index = index.ok_or_else(lost)?;
-    let layer = &layers[index];
-    let experts = match parts.len() {
-        3 => 0..layer.experts,
-        _ => number(3)
-            .map(|expert| expert..expert + 1)
-            .ok_or_else(lost)?,
+    let heads = value(heads, keys, layer)?;
+    let Piece::Resident {
+        index,
+        layout,
+        mut rows,
+        mut cols,
+    } = piece
+    else {
+        return Err(format!("{} has no heads", role.role));
     };
-    experts
-        .map(|expert| {
-            let position = layer.order.iter().position(|stored| *stored == expert);
-            Ok(Piece::Expert {
+    if role.shape.len() == 1 {
+        // The elements of a vector are rows of one.
+        (rows, cols) = (cols, 1);
+    }
+    match rows.checked_rem(heads) {
+        Some(0) if (rows / heads).is_multiple_of(2) => Ok(Part {
+            piece: Piece::Resident {
                 index,
-                layer,
-                position: position.ok_or_else(lost)? as u64,
-                projection,
-            })
+                layout,
+                rows,
+                cols,
+            },
+            rope_head_rows: Some(rows / heads),
+        }),
+        _ => Err(format!("its {rows} rows are not {heads} heads of pairs")),
+    }
+}
+
+/// The value of an expression for a layer.
+pub(super) fn value(expr: &Expr, keys: &Keys, layer: Option<u64>) -> Result<u64, String> {
+    expr.value(keys, layer).map_err(|error| error.to_string())
+}
+
+/// The resident weight called `name`.
+pub(super) fn resident<'a>(manifest: &Manifest, name: &str) -> Option<Piece<'a>> {
+    let tensors = &manifest.resident.tensors;
+    let index = tensors.iter().position(|tensor| tensor.name == name)?;
+    let (rows, cols) = tensors[index].matrix();
+    Some(Piece::Resident {
+        index,
+        layout: tensors[index].layout,
+        rows,
+        cols,
+    })
+}
+
+/// The projection that an expert's role is.
+pub(super) fn projection(role: &str) -> Option<Projection> {
+    match role {
+        "expert_gate" => Some(Projection::Gate),
+        "expert_up" => Some(Projection::Up),
+        "expert_down" => Some(Projection::Down),
+        _ => None,
+    }
+}
+
+/// `projection` of the experts of `layer` called so in the program, or of one of them.
+pub(super) fn experts<'a>(
+    manifest: &'a Manifest,
+    layer: u64,
+    expert: Option<u64>,
+    projection: Projection,
+) -> Option<Vec<Piece<'a>>> {
+    let layers = &manifest.experts.layers;
+    let index = layers.iter().position(|stored| stored.layer == layer)?;
+    let layer = &layers[index];
+    let wanted = match expert {
+        None => 0..layer.experts,
+        Some(expert) => expert..expert.checked_add(1)?,
+    };
+    let piece = |expert| {
+        let position = layer.order.iter().position(|stored| *stored == expert)?;
+        Some(Piece::Expert {
+            index,
+            layer,
+            position: position as u64,
+            projection,
         })
-        .collect()
+    };
+    wanted.map(piece).collect()
 }

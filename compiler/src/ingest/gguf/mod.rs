@@ -56,6 +56,7 @@ mod writer;
 
 pub use error::{GgufError, GgufFault};
 pub use header::{Gguf, TensorInfo};
+pub(super) use open::config_values;
 pub use open::open;
 pub use value::{Array, ArrayIter, Value, ValueType};
 pub use writer::{GgufBuilder, GgufWriter, WriteFault};

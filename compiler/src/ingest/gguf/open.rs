@@ -171,7 +171,10 @@ impl Set {
 }
 
 /// The pairs that are configuration, as JSON.
-fn config_values(gguf: &Gguf, notices: &mut Vec<String>) -> Map<String, Json> {
+pub(in crate::ingest) fn config_values(
+    gguf: &Gguf,
+    notices: &mut Vec<String>,
+) -> Map<String, Json> {
     let mut values = Map::new();
     let mut bytes_left = MAX_CONFIG_BYTES;
     let mut inexpressible = Vec::new();

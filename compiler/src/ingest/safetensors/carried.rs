@@ -11,8 +11,8 @@ use super::super::{Carried, CarriedContent, IngestError, Notice};
 pub(super) const MAX_CARRIED_BYTES: u64 = 64 << 20;
 
 /// What a tokenizer needs, and how its authors generate. Carried verbatim: a chat
-/// template is a program, and none is run here. `config.json` is not among them,
-/// since the program that is made from it travels instead.
+/// template is a program, and none is run here. `config.json` is not among them: it
+/// travels as the source's metadata.
 const TOKENIZER_FILES: [&str; 11] = [
     "added_tokens.json",
     "chat_template.jinja",
@@ -29,6 +29,8 @@ const TOKENIZER_FILES: [&str; 11] = [
 
 /// How the name of a licence file begins, in any case.
 const LICENSE_PREFIXES: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "NOTICE", "USE_POLICY"];
+/// Name of a carried `config.json`. It is another, so that no tool takes a bundle for a checkpoint.
+const CONFIG_NAME: &str = "source-config.json";
 const MODEL_CARD: &str = "README.md";
 
 /// The tokenizer files among `names`, in name order.
@@ -39,6 +41,14 @@ pub(super) fn tokenizer(dir: &Path, names: &[String]) -> Result<Vec<Carried>, In
         .filter(is_tokenizer)
         .map(|name| carry(dir, name))
         .collect()
+}
+
+/// The configuration of `dir`, which was read before and so may be carried.
+pub(super) fn config(dir: &Path) -> Carried {
+    Carried {
+        name: CONFIG_NAME.to_owned(),
+        content: CarriedContent::File(dir.join("config.json")),
+    }
 }
 
 /// The licence files among `names`, in name order.

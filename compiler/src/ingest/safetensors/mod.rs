@@ -99,7 +99,7 @@ pub(super) fn open(dir: &Path, named: Option<&str>) -> Result<Checkpoint, Ingest
         tokenizer,
         license_files,
         license,
-        metadata: None,
+        metadata: Some(carried::config(dir)),
         notices,
     })
 }
