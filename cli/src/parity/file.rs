@@ -405,3 +405,77 @@ fn has_twice<T: Ord + Clone>(all: &[T]) -> bool {
     sorted.sort_unstable();
     sorted.array_windows().any(|[a, b]| a == b)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c92_a_real_model_on_the_usual_text_takes_a_few_megabytes() {
+        let routers = (0..48).map(|layer| Router {
+            layer,
+            experts: 128,
+            top_k: 8,
+            form: None,
+        });
+        let shape = Shape {
+            family: "qwen3moe".to_owned(),
+            vocab: 151_936,
+            layers: 48,
+            routers: routers.collect(),
+        };
+        let tokens = 2000;
+        let windows = Windows::new(vec![0; tokens], 512);
+        let mut stored = Stored::new(shape, "0".repeat(64), windows, 64);
+        stored.rows.top_ids = vec![0; tokens * 64];
+        stored.rows.top_logits = vec![0.0; tokens * 64];
+        stored.rows.next_logits = vec![0.0; tokens];
+        stored.rows.log_norms = vec![0.0; tokens];
+        stored.rows.log_tails = vec![0.0; tokens];
+        for choices in &mut stored.choices {
+            choices.experts = vec![0; tokens * 8];
+            choices.margins = vec![0.0; tokens];
+        }
+        let mut bytes = Vec::new();
+        write(&stored, &mut bytes).unwrap();
+        SafeTensors::deserialize(&bytes).unwrap();
+        assert!(bytes.len() < 4 << 20, "{}", bytes.len());
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let shape = Shape {
+            family: "olmoe".to_owned(),
+            vocab: 3,
+            layers: 1,
+            routers: vec![Router {
+                layer: 0,
+                experts: 4,
+                top_k: 2,
+                form: None,
+            }],
+        };
+        let windows = Windows::new(vec![2, 0, 1], 2);
+        let mut stored = Stored::new(shape, "ab".repeat(32), windows, 2);
+        for (index, row) in [[0.5, 0.25, -1.0], [1.0, 1.0, 1.0], [-9.0, 0.0, 9.0]]
+            .iter()
+            .enumerate()
+        {
+            stored.rows.push(row, stored.windows.next(index));
+        }
+        stored.choices[0] = Choices {
+            experts: vec![0, 3, 2, 1, 3, 2],
+            margins: vec![0.5, 0.0, 0.25],
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ref.safetensors");
+        let mut bytes = Vec::new();
+        write(&stored, &mut bytes).unwrap();
+        fs::write(&path, &bytes).unwrap();
+        assert!(is_stored(&path) && !is_stored(dir.path()));
+        assert_eq!(read(&path, &stored.shape).unwrap(), stored);
+        let mut other = stored.shape.clone();
+        other.vocab = 4;
+        assert_eq!(read(&path, &other).unwrap_err().exit, Exit::Usage);
+    }
+}
