@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod failure;
+mod parity;
 mod signals;
 mod source;
 mod tables;
@@ -49,6 +50,7 @@ enum Verb {
     Verify(verbs::verify::Args),
     Unpack(verbs::unpack::Args),
     Run(verbs::run::Args),
+    Parity(verbs::parity::Args),
     /// Print a shell's completion script
     Completions {
         /// The shell
@@ -86,6 +88,7 @@ fn run(verb: &Verb, ui: &Ui) -> Result<(), Failure> {
         Verb::Verify(args) => verbs::verify::run(args, ui),
         Verb::Unpack(args) => verbs::unpack::run(args, ui),
         Verb::Run(args) => verbs::run::run(args, ui),
+        Verb::Parity(args) => verbs::parity::run(args, ui),
         Verb::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "estream", &mut script);

@@ -82,6 +82,11 @@ impl Text {
         Ok(bos.into_iter().chain(ids).collect())
     }
 
+    /// The token that begins a prompt, if the tokenizer's configuration asks for one.
+    pub(crate) fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
     /// Ids of what follows a prompt.
     pub(crate) fn continuation(&self, words: &str) -> Result<Vec<u32>, Failure> {
         self.encode(words)

@@ -164,6 +164,14 @@ const CASES: &[(&str, i32, &[&str])] = &[
     ("run good.estream --ids x", 2, &["token 0", "\"x\""]),
     ("run good.estream --text=", 2, &["empty"]),
     ("run good.estream", 2, &["--ids"]),
+    ("parity good.estream", 2, &["--reference"]),
+    ("parity nowhere --reference OLMOE", 2, &["nowhere"]),
+    ("parity good.estream --reference gone", 2, &["gone"]),
+    (
+        "parity wordless.estream --reference OLMOE",
+        2,
+        &["tokenizer", "--ids-file"],
+    ),
     (
         "run wordless.estream --text=word",
         2,
@@ -362,6 +370,21 @@ fn every_verb_answers_in_json_and_talks_on_stderr_alone() {
         (
             "run a.estream --ids 1,2 --stats",
             &["identity", "prompt", "positions", "stats"],
+        ),
+        (
+            "parity a.estream --reference OLMOE --max-tokens 20 --max-kl 9",
+            &[
+                "bundle",
+                "identity",
+                "reference",
+                "text",
+                "kl",
+                "same_top_pct",
+                "common_top5_pct",
+                "perplexity",
+                "experts",
+                "limits",
+            ],
         ),
         (
             "run a.estream --ids 1,2 --logprob-ids 3",

@@ -35,17 +35,13 @@ pub(crate) struct Args {
     build: BuildArgs,
 }
 
-impl Args {
-    /// The environment has no say in how many threads there are.
-    fn start_threads(&self) -> Result<(), Failure> {
-        let threads = match self.threads {
-            Some(threads) => usize::from(threads),
-            None => std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
-        };
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
-        pool.build_global()
-            .map_err(|error| Failure::new(Exit::CannotRun, error))
-    }
+/// Starts the threads that quantise; the environment has no say in how many there are.
+pub(crate) fn start_threads(threads: Option<NonZeroUsize>) -> Result<(), Failure> {
+    let threads = threads.or_else(|| std::thread::available_parallelism().ok());
+    let threads = threads.map_or(1, NonZeroUsize::get);
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+    pool.build_global()
+        .map_err(|error| Failure::new(Exit::CannotRun, error))
 }
 
 #[derive(Serialize)]
@@ -59,7 +55,7 @@ struct Report<'a> {
 }
 
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
-    args.start_threads()?;
+    start_threads(args.threads.and_then(|n| NonZeroUsize::new(n.into())))?;
     let checkpoint = open(&args.source)?;
     let compiled = args.build.plan(&checkpoint)?;
     for notice in &compiled.notices {

@@ -2,6 +2,7 @@
 
 pub(crate) mod compile;
 pub(crate) mod inspect;
+pub(crate) mod parity;
 pub(crate) mod relayout;
 pub(crate) mod run;
 pub(crate) mod unpack;
