@@ -25,7 +25,7 @@ const ESTREAM_RUN: Program = Program {
 };
 const XTASK: Program = Program {
     name: "xtask",
-    sources: &["xtask", "schemas"],
+    sources: &["xtask", "compiler", "schemas"],
 };
 
 /// The command line for people.

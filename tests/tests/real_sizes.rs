@@ -1,6 +1,7 @@
 //! Checkpoints of real shape: sizes are the published ones, and memory does not follow them.
 
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -8,32 +9,73 @@ use std::time::Duration;
 use estream_tests::{estream, finish, roomy_dir, xtask};
 use serde_json::json;
 
-/// Writes a sparse checkpoint of OLMoE's shape.
-fn olmoe(dir: &Path, flags: &[&str]) -> PathBuf {
-    let out = dir.join("olmoe");
+/// Writes a sparse checkpoint of a family's published model.
+fn sparse(family: &str, dir: &Path, flags: &[&str]) -> PathBuf {
+    let out = dir.join(family);
     let mut command = xtask();
-    command.args(["synth", "--shape", "olmoe", "--sparse", "-o"]);
+    command.args(["synth", "--shape", family, "--sparse", "-o"]);
     finish(command.arg(&out).args(flags)).success();
     out
 }
 
+/// What the paper's Table 1 says of a model, to the byte.
+struct Row {
+    family: &'static str,
+    experts: u64,
+    /// Layers that have experts.
+    layers: Range<u64>,
+    record_bytes: u64,
+    /// Without padding.
+    resident_bytes: u64,
+}
+
+const TABLE_1: &[Row] = &[
+    Row {
+        family: "mixtral",
+        experts: 8,
+        layers: 0..32,
+        record_bytes: 99_090_432,
+        resident_bytes: 1_041_907_712,
+    },
+    Row {
+        family: "olmoe",
+        experts: 64,
+        layers: 0..16,
+        record_bytes: 3_538_944,
+        resident_bytes: 302_376_960,
+    },
+    Row {
+        family: "qwen3moe",
+        experts: 128,
+        layers: 0..48,
+        record_bytes: 2_654_208,
+        resident_bytes: 910_843_904,
+    },
+];
+
 #[test]
 fn the_paper_recipe_gives_the_payloads_of_table_1() {
-    let dir = tempfile::tempdir().unwrap();
-    let source = olmoe(dir.path(), &[]);
-    let mut command = estream();
-    command.args(["inspect", "--json", "--recipe", "paper"]);
-    let report = finish(command.arg(source)).success().json();
-    let sizes = &report["sizes"];
-    assert_eq!(sizes["expert_payload_bytes"], json!(3_623_878_656u64));
-    assert_eq!(sizes["resident_payload_bytes"], json!(302_376_960u64));
-    let records = sizes["records"].as_array().unwrap();
-    let [class] = &records[..] else {
-        panic!("one class of records: {records:?}");
-    };
-    assert_eq!(class["record_bytes"], json!(3_538_944));
-    assert_eq!(class["experts"], json!(64));
-    assert_eq!(class["layers"], json!((0..16).collect::<Vec<_>>()));
+    for row in TABLE_1 {
+        let family = row.family;
+        let dir = tempfile::tempdir().unwrap();
+        let source = sparse(family, dir.path(), &[]);
+        let mut command = estream();
+        command.args(["inspect", "--json", "--strict", "--recipe", "paper"]);
+        let report = finish(command.arg(source)).success().json();
+        let sizes = &report["sizes"];
+        let layers: Vec<u64> = row.layers.clone().collect();
+        let experts = row.experts * layers.len() as u64 * row.record_bytes;
+        assert_eq!(sizes["expert_payload_bytes"], json!(experts), "{family}");
+        let resident = json!(row.resident_bytes);
+        assert_eq!(sizes["resident_payload_bytes"], resident, "{family}");
+        let records = sizes["records"].as_array().unwrap();
+        let [class] = &records[..] else {
+            panic!("one class of records: {records:?}");
+        };
+        assert_eq!(class["record_bytes"], json!(row.record_bytes), "{family}");
+        assert_eq!(class["experts"], json!(row.experts), "{family}");
+        assert_eq!(class["layers"], json!(layers), "{family}");
+    }
 }
 
 /// The most memory `child` has had resident by its end.
@@ -56,7 +98,7 @@ fn peak_bytes(child: &mut Child) -> u64 {
 fn compiling_three_gigabytes_takes_a_quarter_of_one() {
     let dir = roomy_dir();
     let flags = ["--dtype", "f32", "--layers", "2", "--vocab", "16384"];
-    let source = olmoe(dir.path(), &flags);
+    let source = sparse("olmoe", dir.path(), &flags);
     let weights = fs::metadata(source.join("model.safetensors")).unwrap();
     assert!(weights.len() >= 3 << 30, "{}", weights.len());
 

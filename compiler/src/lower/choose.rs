@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::names::Names;
 use crate::arch::{Block, Descriptor, Keys, OpForm};
 use crate::problem::Problems;
 
@@ -15,17 +14,14 @@ pub(super) struct Chosen {
 }
 
 impl Chosen {
+    /// Chooses them for a checkpoint that `has` a role in a layer, or has not.
     pub(super) fn new(
         descriptor: &Descriptor,
         keys: &Keys,
-        names: &Names<'_>,
+        has: impl Fn(&str, u64) -> bool,
         layers: u64,
         problems: &mut Problems,
     ) -> Chosen {
-        let has = |role: &str, layer: u64| {
-            let role = descriptor.role(role);
-            role.is_some_and(|role| names.find(role, layer, 0).is_some())
-        };
         let present = |op: &OpForm, layer: u64| {
             op.without(|role| {
                 descriptor.role(role).is_some_and(|role| role.optional) && !has(role, layer)

@@ -5,6 +5,7 @@
 
 mod choose;
 mod names;
+mod outline;
 mod program;
 mod resolve;
 mod tie;
@@ -23,6 +24,7 @@ use crate::ingest::{Checkpoint, IngestError, Notice};
 use crate::problem::{Problems, problem_list};
 use choose::Chosen;
 use names::Names;
+pub use outline::{OutlineTensor, outline};
 use resolve::{Resolver, Wanted};
 pub use view::View;
 
@@ -123,7 +125,11 @@ pub fn lower(checkpoint: &Checkpoint, family: &Family) -> Result<Lowered, LowerE
         ))
     }));
 
-    let chosen = Chosen::new(descriptor, &keys, &names, layers, &mut problems);
+    let has = |role: &str, layer| {
+        let role = descriptor.role(role);
+        role.is_some_and(|role| names.find(role, layer, 0).is_some())
+    };
+    let chosen = Chosen::new(descriptor, &keys, has, layers, &mut problems);
     let mut resolver = Resolver::new(checkpoint, descriptor, &keys, &names, problems);
     let tie = tie::find(checkpoint, descriptor, &keys, &mut resolver, &mut notices)?;
     let mut resident = Vec::new();

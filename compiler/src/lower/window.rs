@@ -24,6 +24,18 @@ impl Sizes<'_> {
     fn shape(self, shape: &[Expr]) -> Result<Vec<u64>, String> {
         shape.iter().map(|size| self.of(size)).collect()
     }
+
+    /// The shape of `role`'s matrix as `encoding` stores it.
+    pub(super) fn stored(self, role: &TensorRole, encoding: &Encoding) -> Result<Vec<u64>, String> {
+        if let Some(stored) = &encoding.stored {
+            return self.shape(stored);
+        }
+        let mut shape = self.shape(&role.shape)?;
+        if encoding.transposed {
+            shape.reverse();
+        }
+        Ok(shape)
+    }
 }
 
 /// Where `role` is in `source`, of whose stacked matrices it may be one (index and
@@ -36,11 +48,7 @@ pub(super) fn window(
     place: Option<(u64, u64)>,
 ) -> Result<View, String> {
     let shape = sizes.shape(&role.shape)?;
-    let stored = match &encoding.stored {
-        Some(stored) => sizes.shape(stored)?,
-        None if encoding.transposed => shape.iter().rev().copied().collect(),
-        None => shape.clone(),
-    };
+    let stored = sizes.stored(role, encoding)?;
     let first_row = sizes.of_or(&encoding.first_row, 0)?;
     let row_step = sizes.of_or(&encoding.row_step, 1)?;
     let rope_pairs = encoding.rope_pairs_of_heads.as_ref();

@@ -5,6 +5,7 @@ mod dialects;
 mod experts;
 mod fixtures;
 mod not_finite;
+mod outline;
 mod problems;
 mod rules;
 mod ties;

@@ -190,24 +190,30 @@ mod tests {
         );
     }
 
+    /// Parameters as the hub counts them.
     #[test]
-    fn the_real_shape_is_that_of_the_published_model() {
-        let dir = tempfile::tempdir().unwrap();
-        let out = synth(dir.path(), "olmoe", "--shape olmoe --sparse");
-        let path = out.join("model.safetensors");
-        let mut file = fs::File::open(&path).unwrap();
-        let mut count = [0; 8];
-        file.read_exact(&mut count).unwrap();
-        let mut header = vec![0; usize::try_from(u64::from_le_bytes(count)).unwrap()];
-        file.read_exact(&mut header).unwrap();
-        let metadata: Metadata = serde_json::from_slice(&header).unwrap();
-        // 6.92 B parameters, two bytes each.
-        assert_eq!(metadata.data_len(), 2 * 6_919_161_856);
-        assert_eq!(
-            fs::metadata(&path).unwrap().len(),
-            8 + header.len() as u64 + metadata.data_len() as u64
-        );
-        assert_eq!(metadata.tensors().len(), 3 + 16 * (9 + 3 * 64));
+    fn real_shapes_are_those_of_the_published_models() {
+        for (shape, parameters, tensors) in [
+            ("mixtral", 46_702_792_704, 3 + 32 * (7 + 3 * 8)),
+            ("olmoe", 6_919_161_856, 3 + 16 * (9 + 3 * 64)),
+            ("qwen3moe", 30_532_122_624, 3 + 48 * (9 + 3 * 128)),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let out = synth(dir.path(), shape, &format!("--shape {shape} --sparse"));
+            let path = out.join("model.safetensors");
+            let mut file = fs::File::open(&path).unwrap();
+            let mut count = [0; 8];
+            file.read_exact(&mut count).unwrap();
+            let mut header = vec![0; usize::try_from(u64::from_le_bytes(count)).unwrap()];
+            file.read_exact(&mut header).unwrap();
+            let metadata: Metadata = serde_json::from_slice(&header).unwrap();
+            assert_eq!(metadata.data_len(), 2 * parameters, "{shape}");
+            assert_eq!(
+                fs::metadata(&path).unwrap().len(),
+                8 + header.len() as u64 + metadata.data_len() as u64
+            );
+            assert_eq!(metadata.tensors().len(), tensors, "{shape}");
+        }
     }
 
     #[test]
