@@ -49,13 +49,17 @@ impl<T: Into<String>> Extend<T> for Problems {
     }
 }
 
-/// A count and one line each, for an error message.
+/// A count and one line each, for an error message; of many, the first ones.
 pub(crate) fn problem_list(problems: &[String]) -> String {
+    const MAX_SHOWN: usize = 40;
     let things = match problems.len() {
         1 => "one thing is wrong",
         count => &format!("{count} things are wrong"),
     };
-    problems
-        .iter()
-        .fold(things.to_owned(), |list, problem| list + "\n  - " + problem)
+    let shown = problems.iter().take(MAX_SHOWN);
+    let list = shown.fold(things.to_owned(), |list, problem| list + "\n  - " + problem);
+    match problems.len().saturating_sub(MAX_SHOWN) {
+        0 => list,
+        more => format!("{list}\n  … and {more} more"),
+    }
 }

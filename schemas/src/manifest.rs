@@ -287,7 +287,7 @@ pub struct LedgerEntry {
     pub fate: Fate,
 }
 
-/// Every source tensor is consumed, an alias, or dropped with a reason.
+/// Every source tensor is consumed, an alias, the scales of another, or dropped with a reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -296,6 +296,8 @@ pub enum Fate {
     Became(Vec<String>),
     /// It equals this other tensor of the source, which was used instead.
     AliasOf(String),
+    /// The numbers of this other tensor of the source were multiplied by its own.
+    ScalesOf(String),
     /// It is not needed, for this reason.
     Dropped(String),
 }

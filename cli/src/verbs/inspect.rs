@@ -224,6 +224,7 @@ fn ledger(tensors: &[&LedgerEntry]) -> String {
         let fate = match &entry.fate {
             Fate::Became(names) => names.join(", "),
             Fate::AliasOf(other) => format!("equals {other:?}"),
+            Fate::ScalesOf(other) => format!("scales of {other:?}"),
             Fate::Dropped(reason) => format!("dropped: {reason}"),
         };
         let name = entry.tensor.escape_debug();

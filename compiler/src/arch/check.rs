@@ -97,11 +97,9 @@ impl<'a> Check<'a> {
                 self.key("equal", key);
             }
         }
-        if !self.descriptor.gguf.root.is_empty() {
-            self.problem(
-                "gguf",
-                "root is for config.json; GGUF keys are in no object",
-            );
+        let gguf = &self.descriptor.gguf;
+        if !(gguf.root.is_empty() && gguf.scales.is_empty()) {
+            self.problem("gguf", "root and scales are for safetensors");
         }
         for rule in &self.descriptor.drop {
             if rule.name.matches('*').count() > MAX_STARS {

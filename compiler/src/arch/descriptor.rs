@@ -215,6 +215,9 @@ pub struct ConfigRules {
     /// that fits a name is used, and no other.
     #[serde(default)]
     pub rename: Vec<PrefixRule>,
+    /// What follows the name of a tensor of FP8 elements in the name of its scales.
+    #[serde(default)]
+    pub scales: Vec<String>,
     /// Keys that must be absent, null, or one of these values.
     #[serde(default)]
     pub neutral: BTreeMap<String, Vec<Value>>,

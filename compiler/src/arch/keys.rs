@@ -9,6 +9,9 @@ use super::descriptor::{ConfigRules, DefaultForm, Descriptor, EqualRule, KeySour
 use crate::ingest::Config;
 use crate::problem::Problems;
 
+/// The key that says how weights are quantised: looked at by itself, before any other.
+pub const QUANTISATION: &str = "quantization_config";
+
 /// The values of a descriptor's keys for one checkpoint.
 #[derive(Clone, Debug, Default)]
 pub struct Keys {
@@ -286,6 +289,9 @@ pub(super) fn audit(descriptor: &Descriptor, config: &Config) -> (Vec<String>, V
             ));
         }
         known.insert(name);
+    }
+    if config.format == SourceFormat::Safetensors {
+        known.extend(rules.places(&[QUANTISATION]));
     }
     let ignored: Vec<String> = rules.ignored.iter().map(|name| expand(name)).collect();
     let mut surprises = Vec::new();

@@ -15,7 +15,7 @@ pub use descriptor::{
 };
 pub use expr::{Expr, ExprError};
 pub use family::{ArchError, Family};
-pub use keys::Keys;
+pub use keys::{Keys, QUANTISATION};
 pub use op::{
     ChosenRenormalise, EXPERT_ROLES, FixedRenormalise, Mscale, OpForm, Operand, Product, RealForm,
     RenormaliseForm, SumPlus, YarnForm, mscale,

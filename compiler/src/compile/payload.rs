@@ -116,7 +116,7 @@ impl Compiled<'_> {
         };
         let out_row_bytes = size(dtype.row_bytes(padded_cols as u64).unwrap_or(0));
         let mut rows = vec![0; out_row_bytes * row_count];
-        if view.dtype == dtype && padded_cols == logical_cols {
+        if view.read_dtype() == dtype && padded_cols == logical_cols {
             let from = size(dtype.row_bytes(cols.start).unwrap_or(0));
             for (index, (out, row)) in rows
                 .chunks_exact_mut(out_row_bytes)
@@ -135,7 +135,8 @@ impl Compiled<'_> {
                 .zip(source.chunks_exact(row_bytes))
                 .enumerate()
             {
-                decode(view.dtype, row, &mut stored).map_err(|source| wrong(index, 0, source))?;
+                decode(view.read_dtype(), row, &mut stored)
+                    .map_err(|source| wrong(index, 0, source))?;
                 wanted[..logical_cols].copy_from_slice(&stored[start..start + logical_cols]);
                 // Plain types carry infinities and NaN over: what is written is looked at
                 // whatever made it.

@@ -204,6 +204,7 @@ impl Planner<'_> {
     fn dtype(&self, role: &str, name: &str, view: &View) -> Result<DType, String> {
         let stored = view.dtype;
         let readable = stored.is_quantised()
+            || view.has_scales()
             || matches!(stored, DType::F64 | DType::F32 | DType::F16 | DType::BF16);
         if !readable {
             return Err(format!("{stored} elements are not weights by themselves"));
@@ -213,6 +214,10 @@ impl Planner<'_> {
             .choose(self.family, role, name)
             .ok_or("no rule of the recipe is for it; end the recipe with a rule for role \"*\"")?;
         match choice {
+            Choice::Keep if view.has_scales() => Err(format!(
+                "it is {stored} with scales in another tensor, which no layout holds; \
+                 choose q4_0, q8_0 or f16 in a recipe"
+            )),
             Choice::Keep => Ok(stored),
             Choice::As(dtype) if dtype == stored => Ok(dtype),
             Choice::As(dtype) if !can_encode(dtype) => Err(format!(

@@ -158,10 +158,13 @@ impl Checkpoint {
 
     /// The tensor called `name`.
     pub fn tensor(&self, name: &str) -> Option<&SourceTensor> {
-        self.tensors
-            .binary_search_by(|tensor| tensor.name.as_str().cmp(name))
-            .ok()
-            .map(|index| &self.tensors[index])
+        self.index(name).map(|index| &self.tensors[index])
+    }
+
+    /// Where in [`Checkpoint::tensors`] the tensor called `name` is.
+    pub fn index(&self, name: &str) -> Option<usize> {
+        let by_name = |tensor: &SourceTensor| tensor.name.as_str().cmp(name);
+        self.tensors.binary_search_by(by_name).ok()
     }
 
     /// Fills `out` from `tensor`'s bytes, starting `offset` bytes into them.

@@ -10,6 +10,7 @@ mod error;
 pub mod gguf;
 mod json;
 mod notice;
+mod quantised;
 pub mod safetensors;
 pub mod sniff;
 mod source;
@@ -18,3 +19,4 @@ pub use checkpoint::{Carried, CarriedContent, Checkpoint, SourceTensor, WeightFi
 pub use config::{Config, MAX_CONFIG_BYTES};
 pub use error::{AbsentTensor, IngestError, MissingShard, TensorFault};
 pub use notice::Notice;
+pub use quantised::Quantised;

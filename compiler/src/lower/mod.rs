@@ -8,6 +8,7 @@ mod names;
 mod outline;
 mod program;
 mod resolve;
+mod scales;
 mod tie;
 mod view;
 mod window;
@@ -19,8 +20,10 @@ use estream_schemas::limits::{MAX_EXPERTS, MAX_LAYERS};
 use estream_schemas::manifest::{LedgerEntry, Model};
 use estream_schemas::program::Program;
 
-use crate::arch::{Descriptor, EXPERT_ROLES, ExprError, Family, Keys, OpForm, Per, TensorRole};
-use crate::ingest::{Checkpoint, IngestError, Notice};
+use crate::arch::{
+    Descriptor, EXPERT_ROLES, ExprError, Family, Keys, OpForm, Per, QUANTISATION, TensorRole,
+};
+use crate::ingest::{Checkpoint, IngestError, Notice, Quantised};
 use crate::problem::{Problems, problem_list};
 use choose::Chosen;
 use names::Names;
@@ -102,6 +105,13 @@ pub fn lower(checkpoint: &Checkpoint, family: &Family) -> Result<Lowered, LowerE
         family: descriptor.family.clone(),
         problems,
     };
+    let rules = descriptor.rules(checkpoint.format);
+    let places = rules.places(&[QUANTISATION]);
+    let quantised = Quantised::of(checkpoint, &places).map_err(|why| refuse(vec![why]))?;
+    if quantised.is_fp8 && rules.scales.is_empty() {
+        let why = "it has FP8 elements, and the descriptor does not say where their scales are";
+        return Err(refuse(vec![why.to_owned()]));
+    }
     let mut problems = Problems::default();
     let names = Names::new(checkpoint, descriptor, &mut problems);
     let mut keys = Keys::resolve(descriptor, &checkpoint.config, &mut problems);
@@ -130,7 +140,7 @@ pub fn lower(checkpoint: &Checkpoint, family: &Family) -> Result<Lowered, LowerE
         role.is_some_and(|role| names.find(role, layer, 0).is_some())
     };
     let chosen = Chosen::new(descriptor, &keys, has, layers, &mut problems);
-    let mut resolver = Resolver::new(checkpoint, descriptor, &keys, &names, problems);
+    let mut resolver = Resolver::new(checkpoint, descriptor, &keys, &names, quantised, problems);
     let tie = tie::find(checkpoint, descriptor, &keys, &mut resolver, &mut notices)?;
     let mut resident = Vec::new();
     let of_model = chosen.roles();

@@ -6,7 +6,6 @@ use estream_schemas::limits::{MAX_EXPERTS, MAX_LAYERS};
 
 use super::bounded;
 use super::choose::Chosen;
-use super::names::spell;
 use super::window::Sizes;
 use crate::arch::{Family, Keys, OpForm, Per, TensorRole};
 use crate::ingest::Config;
@@ -63,7 +62,7 @@ pub fn outline(
             }
         }
         for expert in 0..names {
-            let name = spell(&encoding.name, layer.unwrap_or(0), expert);
+            let name = encoding.spelled(layer.unwrap_or(0), expert);
             tensors.entry(name).or_insert_with(|| OutlineTensor {
                 role: role.role.clone(),
                 shape: shape.clone(),

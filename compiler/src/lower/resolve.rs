@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use estream_schemas::dtype::DType;
 use estream_schemas::manifest::{Fate, LedgerEntry};
 
 use super::names::Names;
+use super::scales::Scales;
 use super::view::View;
 use super::window::{Sizes, window};
 use crate::arch::{Descriptor, Encoding, Keys, TensorRole};
-use crate::ingest::{Checkpoint, SourceTensor};
+use crate::ingest::{Checkpoint, Quantised, SourceTensor};
 use crate::problem::Problems;
 
 /// Weights found, and what is wrong with those that were not.
@@ -17,8 +19,11 @@ pub(super) struct Resolver<'a> {
     descriptor: &'a Descriptor,
     keys: &'a Keys,
     names: &'a Names<'a>,
+    quantised: Quantised,
     /// By source tensor: the weights it holds.
     uses: BTreeMap<usize, Vec<(String, View)>>,
+    /// By source tensor: the one whose scales it has.
+    scale_of: BTreeMap<usize, usize>,
     /// By source tensor: the one that is used instead of it.
     aliases: BTreeMap<usize, String>,
     /// Source tensors that a problem names already.
@@ -42,6 +47,7 @@ impl<'a> Resolver<'a> {
         descriptor: &'a Descriptor,
         keys: &'a Keys,
         names: &'a Names<'a>,
+        quantised: Quantised,
         problems: Problems,
     ) -> Self {
         Resolver {
@@ -49,7 +55,9 @@ impl<'a> Resolver<'a> {
             descriptor,
             keys,
             names,
+            quantised,
             uses: BTreeMap::new(),
+            scale_of: BTreeMap::new(),
             aliases: BTreeMap::new(),
             faulty: BTreeSet::new(),
             problems,
@@ -129,9 +137,15 @@ impl<'a> Resolver<'a> {
             keys: self.keys,
             layer: wanted.layer,
         };
-        match window(sizes, wanted.role, source, encoding, place) {
-            Ok(view) => {
-                let view = View { tensor, ..view };
+        let view = window(sizes, wanted.role, source, encoding, place);
+        let scaled = view.and_then(|view| Ok((view, self.scales(tensor, name)?)));
+        match scaled {
+            Ok((view, scales)) => {
+                let view = View {
+                    tensor,
+                    scales,
+                    ..view
+                };
                 let uses = self.uses.entry(tensor).or_default();
                 uses.push((name.to_owned(), view.clone()));
                 Some(view)
@@ -142,6 +156,32 @@ impl<'a> Resolver<'a> {
                 None
             }
         }
+    }
+
+    /// The scales of `tensor`, which is to be weight `name`, if its elements need any.
+    fn scales(&mut self, tensor: usize, name: &str) -> Result<Option<Scales>, String> {
+        let source = &self.checkpoint.tensors[tensor];
+        if source.dtype != DType::F8_E4M3 {
+            return Ok(None);
+        }
+        let suffixes = &self.descriptor.rules(self.checkpoint.format).scales;
+        let names: Vec<String> = suffixes
+            .iter()
+            .map(|suffix| format!("{}{suffix}", source.name))
+            .collect();
+        let mut found = names.iter().filter_map(|name| self.checkpoint.index(name));
+        let Some(scale) = found.next() else {
+            let names: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+            return Err(format!(
+                "missing: {}, the scales of {:?} ({name})",
+                names.join(" or "),
+                source.name
+            ));
+        };
+        self.scale_of.insert(scale, tensor);
+        let block = self.quantised.block;
+        let scales = Scales::of(source, &self.checkpoint.tensors[scale], scale, block);
+        scales.map(Some)
     }
 
     /// Records that `tensor` equals `other`, which is used instead.
@@ -162,6 +202,9 @@ impl<'a> Resolver<'a> {
                     Fate::Became(names)
                 }
                 (None, Some(other)) => Fate::AliasOf(other),
+                (None, None) if self.scale_of.contains_key(&index) => {
+                    Fate::ScalesOf(self.checkpoint.tensors[self.scale_of[&index]].name.clone())
+                }
                 (None, None) => {
                     let mut rules = self.descriptor.drop.iter();
                     match rules.find(|rule| self.names.fits(&rule.name, &tensor.name)) {

@@ -1,7 +1,10 @@
 //! A weight as a window on a source tensor.
 
+use std::ops::Range;
+
 use estream_schemas::dtype::DType;
 
+use super::scales::{Scales, floats};
 use crate::ingest::{Checkpoint, IngestError};
 
 /// Where a canonical matrix is in the source: one matrix of a tensor (of several, if
@@ -32,6 +35,8 @@ pub struct View {
     pub(super) transposed: bool,
     /// Rows of one head, if the stored rows of a head are adjacent rope pairs.
     pub(super) rope_head_rows: Option<u64>,
+    /// What the elements are multiplied by, if they mean nothing alone.
+    pub(super) scales: Option<Scales>,
 }
 
 impl View {
@@ -40,10 +45,27 @@ impl View {
         self.rows * self.cols
     }
 
-    /// Bytes of one canonical row.
+    /// Whether the elements have scales in a tensor of their own.
+    pub fn has_scales(&self) -> bool {
+        self.scales.is_some()
+    }
+
+    /// Type that rows are read in: what is stored, or f32 once scales are applied.
+    pub fn read_dtype(&self) -> DType {
+        match self.scales {
+            None => self.dtype,
+            Some(_) => DType::F32,
+        }
+    }
+
+    /// Bytes of one canonical row as it is read.
     pub fn row_bytes(&self) -> usize {
+        self.bytes_of_row(self.read_dtype())
+    }
+
+    fn bytes_of_row(&self, dtype: DType) -> usize {
         // A view is made of a tensor whose whole size was checked.
-        let bytes = self.dtype.row_bytes(self.cols).unwrap_or(0);
+        let bytes = dtype.row_bytes(self.cols).unwrap_or(0);
         usize::try_from(bytes).unwrap_or(usize::MAX)
     }
 
@@ -63,17 +85,22 @@ impl View {
     /// Where the element of canonical row `row` and column `col` is in a tensor of `shape`, of
     /// which this is a view: an index for each dimension, the slowest first.
     pub fn position(&self, shape: &[u64], row: u64, col: u64) -> Vec<u64> {
-        let base = self.base_bytes / self.dtype.block_bytes() * self.dtype.block_len();
-        let mut rest = match self.transposed {
-            false => base + self.stored(row) * self.cols + col,
-            true => base + col * self.stored_cols + self.stored(row),
-        };
+        let mut rest = self.element(row, col);
         let mut position = vec![0; shape.len()];
         for (index, dim) in position.iter_mut().zip(shape).rev() {
             *index = rest % (*dim).max(1);
             rest /= (*dim).max(1);
         }
         position
+    }
+
+    /// The element of canonical row `row` and column `col`, counted through the tensor.
+    fn element(&self, row: u64, col: u64) -> u64 {
+        let base = self.base_bytes / self.dtype.block_bytes() * self.dtype.block_len();
+        match self.transposed {
+            false => base + self.stored(row) * self.cols + col,
+            true => base + col * self.stored_cols + self.stored(row),
+        }
     }
 
     /// Whether this and `other`, a view of the same stored matrix, share elements.
@@ -88,7 +115,8 @@ impl View {
             || (0..self.rows).any(|row| holds(self.first_row + row * self.row_step))
     }
 
-    /// Fills `out` with canonical rows `first..first + count`, one after another as stored.
+    /// Fills `out` with canonical rows `first..first + count`, one after another, in
+    /// [`View::read_dtype`].
     pub fn read_rows(
         &self,
         checkpoint: &Checkpoint,
@@ -96,7 +124,56 @@ impl View {
         count: u64,
         out: &mut Vec<u8>,
     ) -> Result<(), IngestError> {
-        let row_bytes = self.row_bytes();
+        self.read_stored(checkpoint, first, count, out)?;
+        if let Some(scales) = &self.scales {
+            let mut values = floats(self.dtype, out);
+            self.scale(scales, checkpoint, first..first + count, &mut values)?;
+            out.clear();
+            out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        }
+        Ok(())
+    }
+
+    /// Multiplies the elements of canonical `rows` by their scales.
+    fn scale(
+        &self,
+        scales: &Scales,
+        checkpoint: &Checkpoint,
+        rows: Range<u64>,
+        values: &mut [f32],
+    ) -> Result<(), IngestError> {
+        let last = self.cols.saturating_sub(1);
+        let ends = rows
+            .clone()
+            .flat_map(|row| [0, last].map(|col| self.element(row, col)));
+        let (low, high) = ends.fold((u64::MAX, 0), |(low, high), at| (low.min(at), high.max(at)));
+        if low > high {
+            return Ok(());
+        }
+        let grid = scales.read(checkpoint, low..high + 1)?;
+        let cols = usize::try_from(self.cols).unwrap_or(usize::MAX);
+        for (row, values) in rows.zip(values.chunks_exact_mut(cols)) {
+            match self.transposed {
+                false => scales.apply(&grid, self.element(row, 0), values),
+                true => {
+                    for (col, value) in (0..).zip(values.chunks_exact_mut(1)) {
+                        scales.apply(&grid, self.element(row, col), value);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills `out` with canonical rows as they are stored.
+    fn read_stored(
+        &self,
+        checkpoint: &Checkpoint,
+        first: u64,
+        count: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<(), IngestError> {
+        let row_bytes = self.bytes_of_row(self.dtype);
         out.clear();
         out.resize(row_bytes * usize::try_from(count).unwrap_or(0), 0);
         if self.transposed {
@@ -136,7 +213,7 @@ impl View {
         let tensor = &checkpoint.tensors[self.tensor];
         let element_bytes = self.dtype.block_bytes();
         let width = usize::try_from(element_bytes).unwrap_or(1);
-        let row_bytes = self.row_bytes();
+        let row_bytes = self.bytes_of_row(self.dtype);
         let count = (out.len() / row_bytes.max(1)) as u64;
         let Some(last) = count.checked_sub(1) else {
             return Ok(());

@@ -111,6 +111,7 @@ pub(super) fn window(
         row_step,
         transposed: encoding.transposed,
         rope_head_rows,
+        scales: None,
     })
 }
 

@@ -61,6 +61,7 @@ pub fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), QuantEr
         DType::F32 => each_block(bytes, out, plain::decode_f32),
         DType::F16 => each_block(bytes, out, plain::decode_f16),
         DType::BF16 => each_block(bytes, out, plain::decode_bf16),
+        DType::F8_E4M3 => each_block(bytes, out, plain::decode_f8_e4m3),
         DType::Q4_0 => each_block(bytes, out, blocks::decode_q4_0),
         DType::Q4_1 => each_block(bytes, out, blocks::decode_q4_1),
         DType::Q5_0 => each_block(bytes, out, blocks::decode_q5_0),
@@ -124,11 +125,11 @@ pub fn encode(
 
 /// Whether [`decode`] reads blocks of `dtype`.
 pub fn can_decode(dtype: DType) -> bool {
-    use DType::{F64, IQ4_NL, MXFP4, Q2_K, Q3_K, Q4_K, Q5_0, Q5_1, Q5_K};
+    use DType::{F8_E4M3, F64, IQ4_NL, MXFP4, Q2_K, Q3_K, Q4_K, Q5_0, Q5_1, Q5_K};
     can_encode(dtype)
         || matches!(
             dtype,
-            F64 | IQ4_NL | MXFP4 | Q5_0 | Q5_1 | Q2_K | Q3_K | Q4_K | Q5_K
+            F64 | F8_E4M3 | IQ4_NL | MXFP4 | Q5_0 | Q5_1 | Q2_K | Q3_K | Q4_K | Q5_K
         )
 }
 

@@ -34,6 +34,24 @@ pub(super) fn decode_bf16(bytes: &[u8; 2], out: &mut [f32; 1]) {
     *out = [f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16)];
 }
 
+/// E4M3 without infinities: sign, four bits of exponent (bias 7), three of mantissa; all ones
+/// but the sign is NaN. Every number is one of f32.
+pub(super) fn decode_f8_e4m3(bytes: &[u8; 1], out: &mut [f32; 1]) {
+    const SUBNORMAL_STEP: f32 = 1.0 / 512.0;
+    let [byte] = *bytes;
+    let (exponent, mantissa) = (byte >> 3 & 0xf, byte & 7);
+    let magnitude = match (exponent, mantissa) {
+        (0, mantissa) => f32::from(mantissa) * SUBNORMAL_STEP,
+        (15, 7) => f32::NAN,
+        _ => f32::from_bits((u32::from(exponent) + 120) << 23 | u32::from(mantissa) << 20),
+    };
+    *out = [if byte >> 7 == 1 {
+        -magnitude
+    } else {
+        magnitude
+    }];
+}
+
 pub(super) fn encode_f16(value: f32, clamps: &mut Clamps) -> [u8; 2] {
     if value.is_finite() {
         clamps.stored(value).0

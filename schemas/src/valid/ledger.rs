@@ -41,6 +41,12 @@ pub(super) fn check(manifest: &Manifest) -> Result<(), InvalidManifest> {
                     weights.claim(&at, name)?;
                 }
             }
+            Fate::ScalesOf(other) => {
+                let used = *other != entry.tensor && used.contains(&**other);
+                ensure(used, at(entry), || {
+                    format!("it scales {other:?}, which is no tensor that became a weight")
+                })?;
+            }
             Fate::AliasOf(other) => {
                 let used = *other != entry.tensor && used.contains(&**other);
                 ensure(used, at(entry), || {
@@ -57,7 +63,7 @@ fn at(entry: &LedgerEntry) -> String {
     format!("ledger entry {:?}", entry.tensor)
 }
 
-/// A scalar or an empty tensor can be no weight, but a source may have one.
+/// A scalar or an empty tensor can be no weight, but a source may have one: a scale, say.
 fn shape(at: &str, entry: &LedgerEntry, max_dims: usize) -> Result<(), InvalidManifest> {
     let dims = &entry.shape;
     ensure(dims.len() <= max_dims, at, || {
@@ -69,7 +75,7 @@ fn shape(at: &str, entry: &LedgerEntry, max_dims: usize) -> Result<(), InvalidMa
     ensure(elements.is_some(), at, || {
         format!("the number of elements of {dims:?} overflows")
     })?;
-    let is_weight = !matches!(entry.fate, Fate::Dropped(_));
+    let is_weight = !matches!(entry.fate, Fate::Dropped(_) | Fate::ScalesOf(_));
     let is_filled = !dims.is_empty() && !dims.contains(&0);
     ensure(is_filled || !is_weight, at, || {
         format!("a tensor of shape {dims:?} is no weight")

@@ -519,6 +519,7 @@ fn carried_files() {
 fn the_ledger_names_every_weight_once() {
     let became = |names: &[&str]| json!({ "became": names });
     let alias = |other: &str| json!({ "alias_of": other });
+    let scales = |other: &str| json!({ "scales_of": other });
     let a = "at ledger entry \"a\"";
     let b = "at ledger entry \"b\"";
     let long = "x".repeat(MAX_NAME_BYTES + 1);
@@ -595,6 +596,8 @@ fn the_ledger_names_every_weight_once() {
             alias("nothing"),
             &[b, "equals \"nothing\""],
         ),
+        ("/ledger/1/fate", scales("b"), &[b, "scales \"b\""]),
+        ("/ledger/1/fate", scales("c"), &[b, "scales \"c\""]),
     ]);
     for lost in [
         "layers.2.expert_gate",
