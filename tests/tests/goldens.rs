@@ -18,6 +18,16 @@ const fn case(source: &'static str, golden: &'static str) -> Case {
 }
 
 const CASES: &[Case] = &[
+    case("deepseek2", "deepseek2/golden.safetensors"),
+    case(
+        "gguf/deepseek2-q4_0.gguf",
+        "gguf/deepseek2-q4_0.golden.safetensors",
+    ),
+    case("lfm2moe", "lfm2moe/golden.safetensors"),
+    case(
+        "gguf/lfm2moe-q4_0.gguf",
+        "gguf/lfm2moe-q4_0.golden.safetensors",
+    ),
     case("mixtral", "mixtral/golden.safetensors"),
     case(
         "gguf/mixtral-q4_0.gguf",

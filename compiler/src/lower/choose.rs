@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::arch::{Block, Descriptor, Keys, OpForm};
+use crate::arch::{Block, Descriptor, Keys, OpForm, Operand};
 use crate::problem::Problems;
 
 /// The operators of one checkpoint. Operands that can be left out and whose role it
@@ -45,9 +45,22 @@ impl Chosen {
 
     /// Every role that some operator names.
     pub(super) fn roles(&self) -> BTreeSet<&str> {
+        self.ops().flat_map(OpForm::roles).collect()
+    }
+
+    /// Every register that some operator names.
+    pub(super) fn registers(&self) -> BTreeSet<&str> {
+        let operands = self.ops().flat_map(OpForm::operands);
+        let registers = operands.filter_map(|operand| match operand {
+            Operand::Register(name) => Some(name),
+            _ => None,
+        });
+        registers.collect()
+    }
+
+    fn ops(&self) -> impl Iterator<Item = &OpForm> {
         let layers = self.layers.iter().flatten();
-        let ops = self.prologue.iter().chain(layers).chain(&self.epilogue);
-        ops.flat_map(OpForm::roles).collect()
+        self.prologue.iter().chain(layers).chain(&self.epilogue)
     }
 }
 

@@ -33,7 +33,11 @@ pub(super) fn program(
         layer: None,
         problems,
     };
-    let registers = form.registers.iter().map(|(name, width)| RegisterSpec {
+    // What no operator names may be of a size that this checkpoint does not have.
+    let named = chosen.registers();
+    let registers = form.registers.iter();
+    let registers = registers.filter(|(name, _)| named.contains(name.as_str()));
+    let registers = registers.map(|(name, width)| RegisterSpec {
         name: name.clone(),
         width: lowering.size(width),
     });

@@ -194,6 +194,16 @@ mod tests {
     #[test]
     fn real_shapes_are_those_of_the_published_models() {
         for (shape, parameters, tensors) in [
+            (
+                "deepseek2",
+                15_706_484_224,
+                3 + 27 * 7 + 3 + 26 * (4 + 3 * 64),
+            ),
+            (
+                "lfm2moe",
+                8_467_856_832,
+                2 + 24 * 2 + 18 * 3 + 6 * 6 + 2 * 3 + 22 * (2 + 3 * 32),
+            ),
             ("mixtral", 46_702_792_704, 3 + 32 * (7 + 3 * 8)),
             ("olmoe", 6_919_161_856, 3 + 16 * (9 + 3 * 64)),
             ("qwen3moe", 30_532_122_624, 3 + 48 * (9 + 3 * 128)),

@@ -29,6 +29,11 @@ const fn published(name: &'static str, config: &'static str) -> Shape {
 const OLMOE: &str = include_str!("../../shapes/olmoe.config.json");
 
 const SHAPES: &[Shape] = &[
+    published(
+        "deepseek2",
+        include_str!("../../shapes/deepseek2.config.json"),
+    ),
+    published("lfm2moe", include_str!("../../shapes/lfm2moe.config.json")),
     published("mixtral", include_str!("../../shapes/mixtral.config.json")),
     published("olmoe", OLMOE),
     Shape {
