@@ -52,6 +52,7 @@ pub enum DType {
     TQ2_0,
     MXFP4,
     NVFP4,
+    Q1_0,
 }
 
 /// One row a type: type, name, ggml id, elements a block, bytes a block.
@@ -96,6 +97,7 @@ const TABLE: &[(DType, &str, Option<u32>, u32, u32)] = &[
     (DType::TQ2_0, "tq2_0", Some(35), 256, 66),
     (DType::MXFP4, "mxfp4", Some(39), 32, 17),
     (DType::NVFP4, "nvfp4", Some(40), 64, 36),
+    (DType::Q1_0, "q1_0", Some(41), 128, 18),
 ];
 
 impl DType {
@@ -207,7 +209,7 @@ mod tests {
                 assert_eq!(DType::from_ggml_id(id), Some(dtype));
             }
         }
-        assert_eq!(DType::all().count(), DType::NVFP4 as usize + 1);
+        assert_eq!(DType::all().count(), DType::Q1_0 as usize + 1);
     }
 
     #[test]

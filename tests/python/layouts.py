@@ -13,7 +13,7 @@ TILED = {
 BLOCKS = {entry.split()[0]: tuple(map(int, entry.split()[1:])) for entry in """
     q4_0 32 18, iq4_nl 32 18, q4_1 32 20, mxfp4 32 17, q8_0 32 34, q6_k 256 210, q5_0 32 22,
     q5_1 32 24, q8_1 32 36, q2_k 256 84, q3_k 256 110, q4_k 256 144, q5_k 256 176,
-    q8_k 256 292, nvfp4 64 36, iq1_s 256 50, iq1_m 256 56, iq2_xxs 256 66, iq2_xs 256 74,
+    q8_k 256 292, nvfp4 64 36, q1_0 128 18, iq1_s 256 50, iq1_m 256 56, iq2_xxs 256 66, iq2_xs 256 74,
     iq2_s 256 82, iq3_xxs 256 98, iq3_s 256 110, iq4_xs 256 136, tq1_0 256 54, tq2_0 256 66,
     f64 1 8, f32 1 4, f16 1 2, bf16 1 2, f8_e4m3 1 1, f8_e5m2 1 1, i64 1 8, i32 1 4, i16 1 2,
     i8 1 1, u64 1 8, u32 1 4, u16 1 2, u8 1 1, bool 1 1""".split(",")}

@@ -106,7 +106,8 @@ pub struct KeySource {
     /// The same for GGUF only; goes before `default`.
     #[serde(default)]
     pub gguf_default: Option<DefaultForm>,
-    /// A role whose tensor has as many rows as this key says, where nothing states it.
+    /// A role whose tensor has as many rows as this key says: where nothing states it, or,
+    /// if each layer has such a tensor, where what is stated is not so.
     #[serde(default)]
     pub rows_of: Option<String>,
 }

@@ -76,14 +76,20 @@ impl<'a> Compiled<'a> {
     }
 }
 
-/// The recipe asked for. `auto` keeps quantised experts, and quantises float ones.
+/// The recipe asked for. `auto` keeps quantised experts, and quantises float ones; if they
+/// may be quantised again, also those that have no tiles.
 fn recipe(lowered: &Lowered, options: &Options) -> Result<Recipe, CompileError> {
     if let Some(text) = &options.recipe_text {
         return Ok(Recipe::parse(&options.recipe, text)?);
     }
-    let mut views = lowered.experts.iter().flat_map(|layer| &layer.gate);
+    let views = || {
+        let layers = lowered.experts.iter();
+        layers.flat_map(|layer| layer.gate.iter().chain(&layer.up).chain(&layer.down))
+    };
+    let is_tiled = |view: &View| Layout::tiled(view.dtype, options.order).is_some();
     let name = match options.recipe.as_str() {
-        "auto" if views.any(|view| view.dtype.is_quantised()) => "keep",
+        "auto" if options.requantize && !views().all(is_tiled) => "q4_0",
+        "auto" if views().any(|view| view.dtype.is_quantised()) => "keep",
         "auto" => "q4_0",
         name => name,
     };

@@ -4,6 +4,7 @@
 //! that is wrong at once, and gives every source tensor a fate.
 
 mod choose;
+mod counts;
 mod names;
 mod outline;
 mod program;
@@ -115,7 +116,7 @@ pub fn lower(checkpoint: &Checkpoint, family: &Family) -> Result<Lowered, LowerE
     let mut problems = Problems::default();
     let names = Names::new(checkpoint, descriptor, &mut problems);
     let mut keys = Keys::resolve(descriptor, &checkpoint.config, &mut problems);
-    rows_of_tensors(checkpoint, descriptor, &names, &mut keys);
+    counts::of_model(checkpoint, descriptor, &names, &mut keys);
     let (not_neutral, surprises) = family.audit(checkpoint);
     problems.extend(not_neutral);
     let layers = descriptor.program.layers.value(&keys, None);
@@ -135,6 +136,14 @@ pub fn lower(checkpoint: &Checkpoint, family: &Family) -> Result<Lowered, LowerE
         ))
     }));
 
+    counts::of_layers(
+        checkpoint,
+        descriptor,
+        &names,
+        layers,
+        &mut keys,
+        &mut notices,
+    );
     let has = |role: &str, layer| {
         let role = descriptor.role(role);
         role.is_some_and(|role| names.find(role, layer, 0).is_some())
@@ -198,29 +207,6 @@ fn roles<'a>(
 ) -> impl Iterator<Item = &'a TensorRole> {
     let roles = descriptor.tensor.iter();
     roles.filter(move |role| role.per == per && named.contains(role.role.as_str()))
-}
-
-/// Keys that no configuration states and a tensor's shape tells.
-fn rows_of_tensors(
-    checkpoint: &Checkpoint,
-    descriptor: &Descriptor,
-    names: &Names<'_>,
-    keys: &mut Keys,
-) {
-    for key in &descriptor.key {
-        let Some(role) = key.rows_of.as_deref().filter(|_| !keys.has(&key.name)) else {
-            continue;
-        };
-        // A tied table may be there under the name of the other role only.
-        let serves =
-            |other: &&TensorRole| other.role == role || other.tied_to.as_deref() == Some(role);
-        let mut roles = descriptor.tensor.iter().filter(serves);
-        if let Some((tensor, _)) = roles.find_map(|role| names.find(role, 0, 0))
-            && let Some(rows) = checkpoint.tensors[tensor].shape.first()
-        {
-            keys.set(&key.name, *rows);
-        }
-    }
 }
 
 fn bounded(value: Result<u64, ExprError>, what: &str, max: u64) -> Result<u64, String> {

@@ -4,10 +4,14 @@ use estream_schemas::dtype::DType;
 
 use super::{QuantError, same_blocks};
 
+/// The least E8M0 scale that makes the largest level, 12 · 2^(e − 128), infinite in f32.
+const MXFP4_NOT_FINITE: u8 = 253;
+
 /// Looks for stored scales, minima and plain elements that are infinite or not a number.
 ///
 /// One such scale makes a whole block, and with it every output of the model, not a
-/// number. In MXFP4 that is the E8M0 byte 255. Levels are not read: any bits of them
+/// number. In MXFP4 those are the E8M0 bytes 253 and more: with 255, NaN by its standard,
+/// also those whose largest level is beyond f32. Levels are not read: any bits of them
 /// are valid.
 ///
 /// # Errors
@@ -35,7 +39,7 @@ pub fn check_scales(dtype: DType, bytes: &[u8]) -> Result<(), QuantError> {
         DType::Q4_K => first::<144>(bytes, |block| fp16_at(block, &[0, 2])),
         DType::Q5_K => first::<176>(bytes, |block| fp16_at(block, &[0, 2])),
         DType::Q6_K => first::<210>(bytes, |block| fp16_at(block, &[208])),
-        DType::MXFP4 => first::<17>(bytes, |block| block[0] == 0xff),
+        DType::MXFP4 => first::<17>(bytes, |block| block[0] >= MXFP4_NOT_FINITE),
         _ => {
             return Err(QuantError::Unsupported {
                 dtype,
@@ -76,6 +80,7 @@ fn not_finite(bytes: [u8; 2], exponent: u16) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quant::decode;
 
     /// Three blocks of which the one in the middle has `bad` at `at`.
     fn blocks(dtype: DType, at: usize, bad: &[u8]) -> Vec<u8> {
@@ -115,14 +120,23 @@ mod tests {
     }
 
     #[test]
-    fn c29_the_nan_of_e8m0_is_found_and_levels_may_be_anything() {
+    fn c29_an_e8m0_scale_that_can_be_infinite_is_found_and_levels_may_be_anything() {
         let (dtype, block_index) = (DType::MXFP4, 1);
-        let error = check_scales(dtype, &blocks(dtype, 0, &[0xff]));
-        assert_eq!(
-            error,
-            Err(QuantError::ScaleNotFinite { dtype, block_index })
-        );
-        assert_eq!(check_scales(dtype, &blocks(dtype, 0, &[0xfe])), Ok(()));
+        for e in 0..=255_u8 {
+            let mut largest = [0x77; 17];
+            largest[0] = e;
+            let mut values = [0.0; 32];
+            decode(dtype, &largest, &mut values).unwrap();
+            let expected = match e < 255 && values[0].is_finite() {
+                true => Ok(()),
+                false => Err(QuantError::ScaleNotFinite { dtype, block_index }),
+            };
+            assert_eq!(
+                check_scales(dtype, &blocks(dtype, 0, &[e])),
+                expected,
+                "{e}"
+            );
+        }
         assert_eq!(check_scales(dtype, &blocks(dtype, 1, &[0xff; 16])), Ok(()));
         let levels = blocks(DType::Q4_0, 2, &[0xff; 16]);
         assert_eq!(check_scales(DType::Q4_0, &levels), Ok(()));

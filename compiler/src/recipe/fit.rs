@@ -3,6 +3,8 @@
 use estream_schemas::dtype::DType;
 use estream_schemas::layout::{Layout, NibbleOrder, TILE};
 
+use crate::quant::can_decode;
+
 /// What a weight is to a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -46,7 +48,8 @@ impl Fit {
                 cols % TILE
             )),
             (Place::Expert, None) => Err(format!(
-                "experts cannot be {dtype}, which has no 32 × 32 tile; quantise again (--requantize) to one that has"
+                "experts cannot be {dtype}, which has no 32 × 32 tile; {}",
+                instead(dtype)
             )),
             (Place::Matrix, None) if dtype == DType::Q6_K => match cols % dtype.block_len() {
                 0 => Ok(Layout::rows(dtype)),
@@ -55,10 +58,30 @@ impl Fit {
                     dtype.block_len()
                 )),
             },
-            (Place::Matrix, None) => Err(format!("no kernel reads a {dtype} matrix")),
+            (Place::Matrix, None) => Err(format!(
+                "no kernel reads a {dtype} matrix; choose another type in a recipe, with --requantize"
+            )),
         }
     }
 }
+
+/// What experts of a type without tiles can become, and what that costs.
+fn instead(dtype: DType) -> String {
+    let bits = |dtype: DType| 8.0 * dtype.block_bytes() as f64 / dtype.block_len() as f64;
+    match can_decode(dtype) {
+        false => "compile a checkpoint in another type".to_owned(),
+        true => format!(
+            "--requantize makes them q4_0 from {:.2} to {:.2} bits a weight, a second loss: the RMS error of normally \
+             distributed weights is {:.1} % of their RMS; a checkpoint in a float type loses once",
+            bits(dtype),
+            bits(DType::Q4_0),
+            100.0 * Q4_0_RMS_ERROR
+        ),
+    }
+}
+
+/// RMS of what Q4_0 changes in normally distributed weights, by the RMS of the weights.
+const Q4_0_RMS_ERROR: f64 = 0.086;
 
 /// Whether zeros that share a block with any other values stay exactly zero.
 fn encodes_zero(dtype: DType) -> bool {
@@ -69,6 +92,7 @@ fn encodes_zero(dtype: DType) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quant::{OnOverflow, decode, encode};
 
     const FIT: Fit = Fit {
         order: NibbleOrder::Direct,
@@ -102,6 +126,35 @@ mod tests {
     fn a_type_without_tiles_cannot_be_streamed() {
         let why = FIT.layout(Place::Expert, DType::Q6_K, 256).unwrap_err();
         assert!(why.contains("--requantize"), "{why}");
+        assert!(why.contains("from 6.56 to 4.50 bits a weight"), "{why}");
+        assert!(why.contains("8.6 %"), "{why}");
+        let why = FIT.layout(Place::Expert, DType::IQ2_XS, 256).unwrap_err();
+        assert!(why.contains("in another type"), "{why}");
         assert!(FIT.layout(Place::Vector, DType::Q8_0, 32).is_err());
+    }
+
+    #[test]
+    fn the_stated_error_of_q4_0_is_that_of_a_normal_distribution() {
+        // A sum of 48 uniform numbers is close to normal; a generator of our own repeats.
+        let mut state = 1_u64;
+        let mut uniform = || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 40) as f32 / 16_777_216.0 - 0.5
+        };
+        let values: Vec<f32> = (0..32 * 4096)
+            .map(|_| (0..48).map(|_| uniform()).sum())
+            .collect();
+        let mut blocks = vec![0; 18 * 4096];
+        encode(DType::Q4_0, &values, &mut blocks, OnOverflow::Error).unwrap();
+        let mut back = vec![0.0; values.len()];
+        decode(DType::Q4_0, &blocks, &mut back).unwrap();
+        let squares = |values: &mut dyn Iterator<Item = f32>| {
+            values.map(|x| f64::from(x).powi(2)).sum::<f64>()
+        };
+        let changed = squares(&mut values.iter().zip(&back).map(|(a, b)| a - b));
+        let error = (changed / squares(&mut values.iter().copied())).sqrt();
+        assert!((error - Q4_0_RMS_ERROR).abs() < 0.001, "{error}");
     }
 }

@@ -225,6 +225,58 @@ fn c21_layers_may_differ_in_their_number_of_experts() {
 }
 
 #[test]
+fn c21_the_routers_of_a_pruned_model_say_how_many_experts_there_are() {
+    let text = toy()
+        .with(
+            "gguf = \"expert_count\"",
+            "gguf = \"expert_count\"\nrows_of = \"router\"",
+        )
+        .with(r#"experts = "experts""#, r#"experts = "experts[layer]""#)
+        .with(
+            r#"shape = ["experts", "hidden"]"#,
+            r#"shape = ["experts[layer]", "hidden"]"#,
+        );
+    let mut model = Model::toy(3, 4);
+    for layer in [1, 2] {
+        for name in ["w1", "w2", "w3"] {
+            model.take(&format!("{layer}.3.{name}"));
+        }
+        let router = Tensor::zeros(DType::F32, &[3, HIDDEN]);
+        model.put(&format!("{layer}.router"), router);
+    }
+    let written = model.write();
+    let compiled = written.keep(&text);
+    let counts: Vec<u64> = compiled.experts.iter().map(|layer| layer.experts).collect();
+    assert_eq!(counts, [4, 3, 3]);
+    let told: Vec<String> = compiled.notices.iter().map(ToString::to_string).collect();
+    assert_says(
+        &told.join("\n"),
+        &[
+            "config key \"experts\" is 4, but router has 3 rows in layer 1, and others in 1 more layers",
+        ],
+    );
+    let strict = Options {
+        recipe: "keep".to_owned(),
+        strict: true,
+        ..Options::default()
+    };
+    let error = Compiled::plan(&written.checkpoint, &text.family(), &strict).unwrap_err();
+    assert_says(&error.to_string(), &["router has 3 rows"]);
+    // Each layer's choice is bounded by its own number of experts.
+    assert_says(
+        &model.write().problems(&text.with("top_k = 1", "top_k = 4")),
+        &["one thing", "top_k is 4, outside 1 to 3"],
+    );
+    // Nothing is told where the numbers agree, and nothing is guessed where none is stated.
+    assert!(Model::toy(3, 4).write().lower(&text).notices.is_empty());
+    model.config.remove("experts");
+    assert_says(
+        &model.write().problems(&text),
+        &["config key \"experts\" is not stated"],
+    );
+}
+
+#[test]
 fn c27_an_expert_of_another_type_is_refused_by_name() {
     let mut model = Model::toy(1, 3);
     model.put("0.1.w3", Tensor::zeros(DType::BF16, &[FF, HIDDEN]));

@@ -197,6 +197,32 @@ impl Model {
         }
     }
 
+    /// Writes it as GGUF in parts of one tensor each, and opens the last of them.
+    pub(crate) fn write_in_parts(&self) -> Written {
+        let dir = TempDir::new().unwrap();
+        let count = self.tensors.len();
+        let name = |no: usize| format!("toy-{:05}-of-{count:05}.gguf", no + 1);
+        for (no, (tensor, content)) in self.tensors.iter().enumerate() {
+            let mut part = Model {
+                // Pairs that are no numbers of the set stand in the first part.
+                config: if no == 0 {
+                    self.config.clone()
+                } else {
+                    Map::new()
+                },
+                tensors: BTreeMap::from([(tensor.clone(), content.clone())]),
+            };
+            part.set("split.no", json!(no));
+            part.set("split.count", json!(count));
+            part.set("split.tensors.count", json!(count));
+            fs::write(dir.path().join(name(no)), part.gguf()).unwrap();
+        }
+        Written {
+            checkpoint: Checkpoint::open(&dir.path().join(name(count - 1))).unwrap(),
+            _dir: dir,
+        }
+    }
+
     fn safetensors(&self) -> Vec<u8> {
         let mut header = Map::new();
         let mut data: Vec<u8> = Vec::new();
