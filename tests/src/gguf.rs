@@ -129,4 +129,60 @@ impl GgufFile {
         }
         self
     }
+
+    /// The same weights of latent attention as files of after April 2025 have them, and
+    /// the pairs of `like`, which is one: each head's key rows turned, and its value
+    /// rows apart.
+    ///
+    /// # Panics
+    ///
+    /// If it has no latent attention, or its elements are not plain numbers.
+    pub fn with_split_latent(mut self, like: GgufFile) -> GgufFile {
+        self.header = like.header;
+        let number = |key: &str| -> usize {
+            let key = format!("deepseek2.{key}");
+            let number = self.header.kv(&key).and_then(|value| value.as_u64());
+            let number = number.unwrap_or_else(|| panic!("no {key}"));
+            usize::try_from(number).expect("a small number")
+        };
+        let heads = number("attention.head_count");
+        let value = number("attention.value_length_mla");
+        let nope = number("attention.key_length_mla") - number("rope.dimension_count");
+        let rank = number("attention.kv_lora_rank");
+        let joined = ".attn_kv_b.weight";
+        let names = self.tensors.keys();
+        let layers = names.filter_map(|name| name.strip_suffix(joined));
+        let layers: Vec<String> = layers.map(str::to_owned).collect();
+        assert!(!layers.is_empty(), "no latent attention");
+        for layer in layers {
+            let all = self.tensors.remove(&format!("{layer}{joined}"));
+            let all = all.expect("a tensor of the file");
+            let width = usize::try_from(all.dtype.block_bytes()).expect("a small number");
+            assert_eq!(all.dtype.block_len(), 1, "{layer}");
+            let (mut keys, mut values) = (Vec::new(), Vec::new());
+            for head in all.bytes.chunks((nope + value) * rank * width) {
+                let (key, of_values) = head.split_at(nope * rank * width);
+                let elements: Vec<&[u8]> = key.chunks(width).collect();
+                for column in 0..rank {
+                    for row in 0..nope {
+                        keys.extend(elements[row * rank + column]);
+                    }
+                }
+                values.extend(of_values);
+            }
+            for (part, sizes, bytes) in [
+                ("attn_k_b", [heads, rank, nope], keys),
+                ("attn_v_b", [heads, value, rank], values),
+            ] {
+                let tensor = GgufTensor {
+                    dtype: all.dtype,
+                    shape: sizes.map(|size| size as u64).to_vec(),
+                    bytes,
+                };
+                let name = format!("{layer}.{part}.weight");
+                self.tensors.insert(name, tensor);
+            }
+        }
+        self
+    }
 }

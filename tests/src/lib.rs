@@ -5,6 +5,7 @@
 mod binaries;
 mod bundles;
 mod checkpoint;
+mod derived;
 mod gguf;
 mod json_schema;
 mod numbers;
@@ -20,7 +21,8 @@ pub use trace::{Layer, Trace};
 
 use std::path::{Path, PathBuf};
 
-/// A file or directory of `fixtures/`.
+/// A file or directory of `fixtures/`. `gguf/ARCH-TYPE.gguf` that is not among them is
+/// derived from the checkpoint.
 ///
 /// # Panics
 ///
@@ -29,8 +31,15 @@ pub fn fixture(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../fixtures")
         .join(name);
-    assert!(path.exists(), "there is no {path:?}");
-    path
+    let derived = || {
+        let file = name.strip_prefix("gguf/")?.strip_suffix(".gguf")?;
+        file.split_once('-')
+    };
+    match (path.exists(), derived()) {
+        (true, _) => path,
+        (false, Some((arch, dtype))) => derived::gguf(arch, dtype),
+        (false, None) => panic!("there is no {path:?}"),
+    }
 }
 
 /// A directory for checkpoints and bundles of real size, which `/tmp` may have no room

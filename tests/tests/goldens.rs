@@ -33,14 +33,22 @@ const CASES: &[Case] = &[
         "gguf/mixtral-q4_0.gguf",
         "gguf/mixtral-q4_0.golden.safetensors",
     ),
+    case(
+        "gguf/mixtral-q8_0.gguf",
+        "gguf/mixtral-q8_0.golden.safetensors",
+    ),
     case("olmoe", "olmoe/golden.safetensors"),
-    case("gguf/olmoe-bf16.gguf", "gguf/olmoe-bf16.golden.safetensors"),
+    case("gguf/olmoe-bf16.gguf", "olmoe/golden.safetensors"),
     case("gguf/olmoe-q8_0.gguf", "gguf/olmoe-q8_0.golden.safetensors"),
     case("gguf/olmoe-q4_0.gguf", "gguf/olmoe-q4_0.golden.safetensors"),
     case("qwen3moe", "qwen3moe/golden.safetensors"),
     case(
         "gguf/qwen3moe-q4_0.gguf",
         "gguf/qwen3moe-q4_0.golden.safetensors",
+    ),
+    case(
+        "gguf/qwen3moe-q8_0.gguf",
+        "gguf/qwen3moe-q8_0.golden.safetensors",
     ),
 ];
 

@@ -256,6 +256,10 @@ impl<'a> Check<'a> {
                 self.problem(&place, &problem);
             }
         }
+        let assumed = self.descriptor.unpack.iter();
+        for key in assumed.flat_map(|form| form.assumes.keys()) {
+            self.key("[unpack.assumes]", key);
+        }
     }
 
     fn ops(&mut self, place: &str, ops: &[OpForm], at: At) {

@@ -6,7 +6,7 @@ use estream_schemas::manifest::SourceFormat;
 use serde_json::Value;
 
 use super::check::check;
-use super::{Descriptor, Keys, PairValue, keys};
+use super::{Descriptor, Keys, PairValue, UnpackForm, keys};
 use crate::ingest::{Checkpoint, Config};
 use crate::problem::{Problems, problem_list};
 
@@ -139,28 +139,22 @@ impl Family {
         }
     }
 
-    /// The pairs of a GGUF file of a model of `layers` layers and these numbers, whole
-    /// names and values; else what is wrong with them.
+    /// The architecture and the pairs of a GGUF file of a model of `layers` layers and these
+    /// numbers; else everything that GGUF cannot say of it.
     pub fn gguf_pairs(
         &self,
         keys: &Keys,
         layers: u64,
-    ) -> Result<Vec<(String, PairValue)>, Vec<String>> {
-        let mut pairs = Vec::new();
-        let mut problems = Vec::new();
-        let architecture = self.descriptor.matches.gguf.first();
-        let forms = self.descriptor.unpack.iter().flat_map(|form| &form.keys);
-        for (name, form) in forms {
-            let name = format!("{}.{name}", architecture.map_or("", String::as_str));
-            match form.value(keys, layers) {
-                Ok(value) => pairs.extend(value.map(|value| (name, value))),
-                Err(why) => problems.push(format!("{name}: {why}")),
-            }
-        }
-        match problems.is_empty() {
-            true => Ok(pairs),
-            false => Err(problems),
-        }
+    ) -> Result<(&UnpackForm, &str, Vec<(String, PairValue)>), Vec<String>> {
+        let form = self.descriptor.unpack.as_ref();
+        let (Some(form), Some(architecture)) = (form, self.descriptor.matches.gguf.first()) else {
+            return Err(vec![format!(
+                "the descriptor of {} has no table [unpack]",
+                self.descriptor.family
+            )]);
+        };
+        let pairs = form.pairs(architecture, keys, layers)?;
+        Ok((form, architecture, pairs))
     }
 
     /// Whether GGUF files may hold the rows or elements of `role` in another order.

@@ -108,6 +108,12 @@ impl Keys {
         self.values.contains_key(key)
     }
 
+    /// The value of `key`, if it has one and it is not `value`.
+    pub(super) fn other_than(&self, key: &str, value: &Value) -> Option<&Value> {
+        let own = self.values.get(key)?;
+        (!same(own, value)).then_some(own)
+    }
+
     /// Gives `key` a value.
     pub fn set(&mut self, key: &str, value: impl Into<Value>) {
         self.values.insert(key.to_owned(), value.into());

@@ -20,6 +20,42 @@ pub struct UnpackForm {
     pub pre: Option<String>,
     /// Pairs by key, after the architecture.
     pub keys: BTreeMap<String, PairForm>,
+    /// Keys that llama.cpp asks nobody about, and what it takes them to be.
+    #[serde(default)]
+    pub assumes: BTreeMap<String, Value>,
+}
+
+impl UnpackForm {
+    /// The pairs of a model of `layers` layers, by whole name; else everything that GGUF
+    /// cannot say of it.
+    pub(super) fn pairs(
+        &self,
+        architecture: &str,
+        keys: &Keys,
+        layers: u64,
+    ) -> Result<Vec<(String, PairValue)>, Vec<String>> {
+        let mut pairs = Vec::new();
+        let mut problems = Vec::new();
+        for (key, assumed) in &self.assumes {
+            if let Some(stated) = keys.other_than(key, assumed) {
+                let name = keys.name(key);
+                problems.push(format!(
+                    "{name} is {stated}, and llama.cpp takes it to be {assumed}"
+                ));
+            }
+        }
+        for (name, form) in &self.keys {
+            let name = format!("{architecture}.{name}");
+            match form.value(keys, layers) {
+                Ok(value) => pairs.extend(value.map(|value| (name, value))),
+                Err(why) => problems.push(format!("{name}: {why}")),
+            }
+        }
+        match problems.is_empty() {
+            true => Ok(pairs),
+            false => Err(problems),
+        }
+    }
 }
 
 /// A tokenizer of llama.cpp, by its own name (`tokenizer.ggml.model`).
@@ -192,6 +228,21 @@ mod tests {
         assert_eq!(value(form.clone(), &[kinds]), Ok(None));
         let odd = [("kinds", json!(["conv", "x", "conv"])), ("kv", json!(2))];
         assert!(value(form, &odd).unwrap_err().contains("\"x\""));
+    }
+
+    #[test]
+    fn a_model_that_is_not_what_llama_cpp_takes_it_to_be_has_no_pairs() {
+        let form = json!({
+            "tokenizer": "gpt2", "keys": { "block_count": "n" }, "assumes": { "sum": true, "m": 1 },
+        });
+        let form: UnpackForm = serde_json::from_value(form).unwrap();
+        let pairs = |sum: bool, m: f64| {
+            let keys = [("n", json!(3)), ("sum", json!(sum)), ("m", json!(m))];
+            form.pairs("a", &Keys::of(&keys), 3)
+        };
+        let expected = vec![("a.block_count".to_owned(), PairValue::U32(3))];
+        assert_eq!(pairs(true, 1.0), Ok(expected));
+        assert_eq!(pairs(false, 0.5).unwrap_err().len(), 2);
     }
 
     #[test]

@@ -39,20 +39,20 @@ pub enum UnpackError {
         /// The bundle.
         path: PathBuf,
     },
-    /// The descriptor has no GGUF spelling of the family.
-    #[error("{}: the descriptor of {family} has no table [unpack], which says what a GGUF file of the family says; add one and compile with it", path.display())]
-    NoPairs {
+    /// What GGUF cannot say of the model.
+    #[error("{}: has no GGUF file, because {}; use the source itself", path.display(), problems.join(", and because "))]
+    Unsayable {
         /// The bundle.
         path: PathBuf,
-        /// The family.
-        family: String,
+        /// What is in the way.
+        problems: Vec<String>,
     },
     /// The carried configuration is not readable.
     #[error("the configuration carried from the source is damaged: {0}")]
     Metadata(#[from] IngestError),
     /// The carried configuration does not say what the descriptor wants of it.
     #[error("{}: the configuration carried from the source does not fit the descriptor: {}", path.display(), problems.join("; "))]
-    Pairs {
+    Keys {
         /// The bundle.
         path: PathBuf,
         /// One line each.
@@ -101,9 +101,9 @@ impl UnpackError {
             UnpackError::Damaged { exit, .. } => *exit,
             UnpackError::Descriptor { .. }
             | UnpackError::Metadata(_)
-            | UnpackError::Pairs { .. } => Exit::Invalid,
+            | UnpackError::Keys { .. } => Exit::Invalid,
             UnpackError::NoMetadata { .. }
-            | UnpackError::NoPairs { .. }
+            | UnpackError::Unsayable { .. }
             | UnpackError::Tensor { .. } => Exit::CannotRun,
             UnpackError::Layout(_) | UnpackError::Widen(_) => Exit::Internal,
             UnpackError::Exists { .. } => Exit::Usage,

@@ -65,7 +65,7 @@ pub fn unpack(
     let metadata = reader.path().join(&carried.file);
     let config = Config::carried(&metadata, manifest.source.format)?;
     let keys = family.keys(&config);
-    let keys = keys.map_err(|problems| UnpackError::Pairs {
+    let keys = keys.map_err(|problems| UnpackError::Keys {
         path: reader.path().to_owned(),
         problems,
     })?;

@@ -32,21 +32,13 @@ impl Pairs {
         tensors: &[Tensor<'_>],
     ) -> Result<Pairs, UnpackError> {
         let manifest = reader.bundle().manifest();
-        let path = || reader.path().to_owned();
-        let form = family.descriptor.unpack.as_ref();
-        let architecture = family.descriptor.matches.gguf.first();
-        let (Some(form), Some(architecture)) = (form, architecture) else {
-            return Err(UnpackError::NoPairs {
-                path: path(),
-                family: manifest.model.family.clone(),
-            });
-        };
         let layers = manifest.program.layers.len() as u64;
         let pairs = family.gguf_pairs(keys, layers);
-        let mut of_architecture = pairs.map_err(|problems| UnpackError::Pairs {
-            path: path(),
-            problems,
-        })?;
+        let (form, architecture, mut of_architecture) =
+            pairs.map_err(|problems| UnpackError::Unsayable {
+                path: reader.path().to_owned(),
+                problems,
+            })?;
         let vocab = manifest.program.vocab;
         let tokenizer = match &form.pre {
             Some(pre) => Tokenizer::new(&Files::read(reader)?, form.tokenizer, pre, config, vocab),

@@ -56,7 +56,7 @@ pub(super) fn tensors<'a>(
 fn full_precision(program: &Program) -> BTreeSet<&str> {
     let ops = program.layers.iter().flatten();
     ops.filter_map(|op| match op {
-        Op::Router { weight, .. } => Some(weight.as_str()),
+        Op::Router { weight, .. } | Op::ShortConv { weight, .. } => Some(weight.as_str()),
         _ => None,
     })
     .collect()

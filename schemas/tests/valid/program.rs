@@ -5,6 +5,11 @@ use serde_json::{Value, json};
 use crate::cases::{change, check, parse};
 use crate::sample::sample;
 
+/// Where an operand of an operator of the first layer is.
+fn op(index: usize, kind: &str, field: &str) -> String {
+    format!("/program/layers/0/{index}/{kind}/{field}")
+}
+
 #[test]
 fn program_registers_and_places() {
     let embed = sample()["program"]["prologue"][0].clone();
@@ -140,8 +145,6 @@ fn program_registers_and_places() {
 
 #[test]
 fn operands_of_operators() {
-    let op =
-        |index: usize, kind: &str, field: &str| format!("/program/layers/0/{index}/{kind}/{field}");
     let cases: &[(String, Value, &[&str])] = &[
         (
             op(0, "rms_norm", "input"),
