@@ -188,6 +188,7 @@ fn text_comes_from_the_user_or_with_the_reference() {
     for (done, part) in [
         (of(&["--ids-file", "odd"]), "544"),
         (of(&["--ids-file", "none"]), "no tokens"),
+        (of(&["--work-dir", "gone"]), "gone"),
         (of(&["--window", "1"]), "window of 1"),
         (of(&["--window", "4097"]), "4096"),
         (of(&["--max-kl", "nan"]), "--max-kl"),
