@@ -174,7 +174,7 @@ fn a_stored_reference_that_is_not_sound_is_refused_by_name() {
         ("top_ids: absent", |s| {
             s.tensors.remove("top_ids");
         }),
-        ("1 tensors of unknown names", |s| {
+        ("extra: unknown", |s| {
             s.tensors
                 .insert("extra".into(), (Dtype::U8, vec![1], vec![0]));
         }),
