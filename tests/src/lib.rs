@@ -9,6 +9,7 @@ mod derived;
 mod gguf;
 mod json_schema;
 mod numbers;
+mod parity;
 mod trace;
 
 pub use binaries::{Finished, estream, estream_run, finish, xtask};
@@ -17,6 +18,7 @@ pub use checkpoint::{Checkpoint, Tensor};
 pub use gguf::{GgufFile, GgufTensor};
 pub use json_schema::assert_valid;
 pub use numbers::{Prompt, Tensors, id_list, max_diff, prompts};
+pub use parity::{ParityDesk, SHORT, number, with};
 pub use trace::{Layer, Trace};
 
 use std::path::{Path, PathBuf};

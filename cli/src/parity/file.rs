@@ -195,7 +195,7 @@ pub(crate) fn read(path: &Path, shape: &Shape) -> Result<Stored, Failure> {
     let mut parts = Parts {
         file,
         wrong: Vec::new(),
-        used: 0,
+        used: Vec::new(),
     };
     let stored = parts.stored(shape, &metadata);
     match (stored, parts.wrong.is_empty()) {
@@ -220,7 +220,8 @@ fn load(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
 struct Parts<'a> {
     file: SafeTensors<'a>,
     wrong: Vec<String>,
-    used: usize,
+    /// Names of the tensors that were taken.
+    used: Vec<String>,
 }
 
 impl Parts<'_> {
@@ -250,10 +251,7 @@ impl Parts<'_> {
         };
         let routers = shape.routers.iter();
         let choices: Vec<Choices> = routers.map(|router| self.choices(router, tokens)).collect();
-        let strange = self.file.len() - self.used;
-        self.require(strange == 0, || {
-            format!("{strange} tensors of unknown names")
-        });
+        self.refuse_others();
         self.require(metadata.identity.parse::<Digest>().is_ok(), || {
             "identity: not a digest".to_owned()
         });
@@ -304,6 +302,15 @@ impl Parts<'_> {
         Choices { experts, margins }
     }
 
+    /// Notes the tensors that were not taken, the first few of them.
+    fn refuse_others(&mut self) {
+        let mut others = self.file.names();
+        others.retain(|name| !self.used.iter().any(|used| used == name));
+        others.sort_unstable();
+        let names = others.iter().take(5).map(|name| format!("{name}: unknown"));
+        self.wrong.extend(names);
+    }
+
     fn require(&mut self, good: bool, what: impl FnOnce() -> String) {
         if !good {
             self.wrong.push(what());
@@ -335,7 +342,7 @@ impl Parts<'_> {
             self.wrong.push(format!("{name}: absent"));
             return Vec::new();
         };
-        self.used += 1;
+        self.used.push(name.to_owned());
         if tensor.dtype() != dtype || tensor.shape() != shape {
             let (has, of) = (tensor.dtype(), tensor.shape());
             self.wrong

@@ -67,7 +67,7 @@ impl Reference {
         work_dir: &Path,
         ui: &Ui,
     ) -> Result<Reference, Failure> {
-        let mut spool = Spool::create(work_dir).map_err(about(work_dir))?;
+        let mut spool = Spool::create(work_dir).map_err(failure)?;
         let mut model = Model::load(reader, options)?;
         let Stored {
             shape,
@@ -92,7 +92,7 @@ impl Reference {
             ui,
         )?;
         drop(model);
-        spool.rewind().map_err(about(work_dir))?;
+        spool.rewind().map_err(failure)?;
         Ok(Reference {
             stored,
             spool: Some(spool),
@@ -132,7 +132,7 @@ impl Unquantised {
         let dir = tempfile::Builder::new()
             .prefix("estream-parity-")
             .tempdir_in(work_dir)
-            .map_err(about(work_dir))?;
+            .map_err(|error| failure(about(work_dir, &error)))?;
         let out = dir.path().join("reference.estream");
         let options = WriteOptions {
             inputs: inputs(&checkpoint),
@@ -244,6 +244,7 @@ impl Observer for ChoiceRecorder<'_> {
 /// that ends.
 #[derive(Debug)]
 pub(crate) struct Spool {
+    dir: PathBuf,
     out: BufWriter<File>,
     input: Option<BufReader<File>>,
     bytes: Vec<u8>,
@@ -251,8 +252,10 @@ pub(crate) struct Spool {
 
 impl Spool {
     fn create(dir: &Path) -> io::Result<Spool> {
+        let file = tempfile::tempfile_in(dir).map_err(|error| about(dir, &error))?;
         Ok(Spool {
-            out: BufWriter::with_capacity(1 << 20, tempfile::tempfile_in(dir)?),
+            dir: dir.to_owned(),
+            out: BufWriter::with_capacity(1 << 20, file),
             input: None,
             bytes: Vec::new(),
         })
@@ -261,14 +264,18 @@ impl Spool {
     fn push(&mut self, row: &[f32]) -> io::Result<()> {
         self.bytes.clear();
         self.bytes.extend(row.iter().flat_map(|x| x.to_le_bytes()));
-        self.out.write_all(&self.bytes)
+        let written = self.out.write_all(&self.bytes);
+        written.map_err(|error| about(&self.dir, &error))
     }
 
     /// From here on rows are read, from the first on.
     fn rewind(&mut self) -> io::Result<()> {
-        self.out.flush()?;
-        let mut file = self.out.get_ref().try_clone()?;
-        file.rewind()?;
+        let rewound = self.out.flush().and_then(|()| {
+            let mut file = self.out.get_ref().try_clone()?;
+            file.rewind()?;
+            Ok(file)
+        });
+        let file = rewound.map_err(|error| about(&self.dir, &error))?;
         self.input = Some(BufReader::with_capacity(1 << 20, file));
         Ok(())
     }
@@ -276,10 +283,10 @@ impl Spool {
     /// The next row, of `len` logits.
     pub(super) fn next(&mut self, row: &mut Vec<f32>, len: usize) -> io::Result<()> {
         let input = self.input.as_mut();
-        let input =
-            input.ok_or_else(|| io::Error::other("rows are read before they are written"))?;
+        let input = input.ok_or_else(|| io::Error::other("rows are read before they are there"))?;
         self.bytes.resize(len * size_of::<f32>(), 0);
-        input.read_exact(&mut self.bytes)?;
+        let read = input.read_exact(&mut self.bytes);
+        read.map_err(|error| about(&self.dir, &error))?;
         let (words, _) = self.bytes.as_chunks::<4>();
         row.clear();
         row.extend(words.iter().map(|word| f32::from_le_bytes(*word)));
@@ -287,15 +294,20 @@ impl Spool {
     }
 }
 
-/// An error of a file in the directory `dir`.
-fn about(dir: &Path) -> impl FnOnce(io::Error) -> Failure {
-    let dir: PathBuf = dir.to_owned();
-    move |error| {
-        let message = format!(
-            "{}: cannot hold the reference: {error}; name a directory with --work-dir",
-            dir.display()
-        );
-        Failure::io(io::Error::new(error.kind(), message))
+/// An error of a temporary file in the directory `dir`.
+fn about(dir: &Path, error: &io::Error) -> io::Error {
+    let message = format!(
+        "{}: cannot hold what is kept of the reference: {error}; name another directory with --work-dir",
+        dir.display()
+    );
+    io::Error::new(error.kind(), message)
+}
+
+/// What `error` makes of the run: a directory that is not there was mistyped.
+fn failure(error: io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::NotFound => Failure::usage(error.to_string()),
+        _ => Failure::io(error),
     }
 }
 

@@ -206,7 +206,7 @@ impl Report {
         words.collect()
     }
 
-    /// For people; `token` gives a token's text.
+    /// For people; `at_max` is the token at the largest divergence.
     pub(crate) fn text(&self, at_max: &str) -> String {
         let mut out = String::new();
         let text = &self.text;

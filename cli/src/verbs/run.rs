@@ -142,7 +142,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
         .chunk
         .map_or(1, |chunk| ask.tokens().len().div_ceil(chunk.get()));
     if pieces > 1 {
-        ui.note(&format!(
+        ui.note(format!(
             "the prompt is cut into {}, each of which reads the experts again",
             chunks(pieces)
         ));
