@@ -70,6 +70,8 @@ mod resolve;
 #[cfg(feature = "run")]
 mod store;
 #[cfg(feature = "run")]
+mod stream;
+#[cfg(feature = "run")]
 pub mod tensor_file;
 
 #[cfg(feature = "run")]

@@ -22,6 +22,8 @@ pub mod exit;
 pub mod layout;
 pub mod limits;
 pub mod manifest;
+pub mod plan;
+pub mod profile;
 pub mod program;
 pub mod real;
 mod text;

@@ -49,26 +49,35 @@ where
     D: Deserializer<'de>,
     T: Deserialize<'de>,
 {
-    struct Layers<T>(PhantomData<T>);
+    at_most(deserializer, MAX_LAYERS as usize)
+}
 
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for Layers<T> {
+/// Reads a list of at most `max` elements and stops at the first one beyond.
+pub(crate) fn at_most<'de, D, T>(deserializer: D, max: usize) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct List<T>(usize, PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for List<T> {
         type Value = Vec<T>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "a list of at most {MAX_LAYERS} layers")
+            write!(f, "a list of at most {} elements", self.0)
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
-            let mut layers = Vec::new();
-            while let Some(layer) = list.next_element()? {
-                layers.push(layer);
-                if layers.len() as u64 > MAX_LAYERS {
-                    return Err(A::Error::invalid_length(layers.len(), &self));
+            let mut elements = Vec::new();
+            while let Some(element) = list.next_element()? {
+                elements.push(element);
+                if elements.len() > self.0 {
+                    return Err(A::Error::invalid_length(elements.len(), &self));
                 }
             }
-            Ok(layers)
+            Ok(elements)
         }
     }
 
-    deserializer.deserialize_seq(Layers(PhantomData))
+    deserializer.deserialize_seq(List(max, PhantomData))
 }

@@ -1,0 +1,254 @@
+//! How experts are streamed: (G, Q, B) and a schedule, by the length of the prompt.
+
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
+use crate::limits::at_most;
+use crate::profile::Profile;
+
+/// Value of [`Plan::format`].
+pub const PLAN_FORMAT: &str = "estream-plan";
+/// Value of [`Plan::version`].
+pub const PLAN_VERSION: u64 = 1;
+/// Folder of a bundle that holds plans, `NAME.json` each.
+pub const PLANS: &str = "plans";
+
+/// Bytes of a plan file.
+pub const MAX_PLAN_BYTES: u64 = 1 << 20;
+/// Rows of a plan.
+const MAX_ROWS: usize = 64;
+/// Records of a group, reads at a time, banks.
+const MAX_COUNT: usize = 1 << 16;
+
+/// Which records are read when. All execute records in storage order, so results are the
+/// same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Schedule {
+    /// All records are in memory before the first request.
+    Resident,
+    /// A group is read when the executor needs it, and nothing runs meanwhile.
+    OnDemand,
+    /// Groups are read in advance once a layer's routes are known.
+    Prefetch,
+    /// Groups are read in storage order from the start of a layer, before its routes are
+    /// known; those without routes are then passed over (paper §3.4).
+    Early,
+    /// As `early` for the first records; then routed records only, into any free slot.
+    Compact,
+    /// As `compact`, and free slots take the next layer's first records while this layer's
+    /// last ones run.
+    Ahead,
+}
+
+impl Schedule {
+    /// All of them.
+    pub const ALL: [Schedule; 6] = [
+        Schedule::Resident,
+        Schedule::OnDemand,
+        Schedule::Prefetch,
+        Schedule::Early,
+        Schedule::Compact,
+        Schedule::Ahead,
+    ];
+
+    /// Its name, on the command line and in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Schedule::Resident => "resident",
+            Schedule::OnDemand => "on-demand",
+            Schedule::Prefetch => "prefetch",
+            Schedule::Early => "early",
+            Schedule::Compact => "compact",
+            Schedule::Ahead => "ahead",
+        }
+    }
+}
+
+/// One way of streaming.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct StreamConfig {
+    /// Which records are read when.
+    pub schedule: Schedule,
+    /// G: records that are read and executed together.
+    pub group: usize,
+    /// Q: reads at a time.
+    pub depth: usize,
+    /// B: groups that fit into the arena.
+    pub banks: usize,
+    /// The most records of a layer that are read before its routes are known.
+    pub early_records: usize,
+}
+
+/// A number of a [`StreamConfig`] that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} is {value}, outside {low} to {high}")]
+pub struct NoConfig {
+    /// Which number.
+    pub what: &'static str,
+    /// What it is.
+    pub value: usize,
+    /// The least it can be.
+    pub low: usize,
+    /// The most it can be.
+    pub high: usize,
+}
+
+impl StreamConfig {
+    /// What is used for layers of up to `records` records and a prompt of `tokens` tokens
+    /// where nobody says otherwise.
+    pub fn default_for(records: usize, tokens: usize) -> StreamConfig {
+        let group = (records / 4).clamp(1, 8);
+        StreamConfig::new(Schedule::Ahead, group, 2, 3, tokens)
+    }
+
+    /// A configuration whose early records are those of the rule: half a group for a prompt of up to
+    /// 64 tokens, which need few of them, and all that fit for a longer one.
+    pub fn new(
+        schedule: Schedule,
+        group: usize,
+        depth: usize,
+        banks: usize,
+        tokens: usize,
+    ) -> StreamConfig {
+        StreamConfig {
+            schedule,
+            group,
+            depth,
+            banks,
+            early_records: match tokens {
+                0..=64 => group / 2,
+                _ => group.saturating_mul(banks),
+            },
+        }
+    }
+
+    /// Slots of the arena: P = B · G (paper §3.3).
+    pub fn slots(&self) -> usize {
+        match self.schedule {
+            Schedule::Resident => 0,
+            _ => self.group.saturating_mul(self.banks),
+        }
+    }
+
+    /// Errors unless every number is within its bounds, and Q ≤ B (paper eq. 6).
+    pub fn check(&self) -> Result<(), NoConfig> {
+        let within = |what, value: usize, high: usize| match (1..=high).contains(&value) {
+            true => Ok(()),
+            false => Err(NoConfig {
+                what,
+                value,
+                low: 1,
+                high,
+            }),
+        };
+        within("group (G)", self.group, MAX_COUNT)?;
+        within("banks (B)", self.banks, MAX_COUNT)?;
+        within("depth (Q)", self.depth, self.banks)
+    }
+}
+
+/// A plan: what to do for prompts of each length, on one device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// [`PLAN_FORMAT`].
+    pub format: String,
+    /// [`PLAN_VERSION`].
+    pub version: u64,
+    /// The bundle it was made for.
+    pub bundle: Digest,
+    /// The device it was made for.
+    pub profile: Profile,
+    /// By length of the prompt, ascending; at least one.
+    #[serde(deserialize_with = "rows")]
+    pub rows: Vec<PlanRow>,
+}
+
+/// What to do for prompts up to a length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct PlanRow {
+    /// The longest prompt it is for; the last row is also for longer ones.
+    pub max_tokens: u64,
+    /// How to stream.
+    pub stream: StreamConfig,
+    /// The most tokens that go through the model together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chunk: Option<u64>,
+}
+
+fn rows<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<PlanRow>, D::Error> {
+    let rows: Vec<PlanRow> = at_most(d, MAX_ROWS)?;
+    if rows.is_empty() || !rows.is_sorted_by(|a, b| a.max_tokens < b.max_tokens) {
+        return Err(serde::de::Error::custom("rows are none, or not ascending"));
+    }
+    for row in &rows {
+        row.stream.check().map_err(serde::de::Error::custom)?;
+    }
+    Ok(rows)
+}
+
+impl Plan {
+    /// The row for a prompt of `tokens` tokens.
+    pub fn row(&self, tokens: usize) -> &PlanRow {
+        let at = self
+            .rows
+            .partition_point(|row| row.max_tokens < tokens as u64);
+        &self.rows[at.min(self.rows.len() - 1)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_grows_with_the_layer_and_stops_at_eight() {
+        let groups = [1, 3, 8, 31, 32, 128].map(|e| StreamConfig::default_for(e, 512).group);
+        assert_eq!(groups, [1, 1, 2, 7, 8, 8]);
+        assert_eq!(StreamConfig::default_for(64, 512).early_records, 24);
+        assert_eq!(StreamConfig::default_for(64, 64).early_records, 4);
+        assert_eq!(StreamConfig::default_for(64, 512).slots(), 24);
+    }
+
+    fn plan(rows: &str) -> Result<Plan, serde_json::Error> {
+        let zeros = "0".repeat(64);
+        let rate = r#"{"read_bytes":1,"outstanding":1,"bytes_per_second":1}"#;
+        let profile = format!(r#"{{"name":"x","storage":{{"latency_ns":0,"rates":[{rate}]}}}}"#);
+        serde_json::from_str(&format!(
+            r#"{{"format":"{PLAN_FORMAT}","version":1,"bundle":"{zeros}","profile":{profile},"rows":[{rows}]}}"#
+        ))
+    }
+
+    fn row(max_tokens: u64, depth: usize) -> String {
+        format!(
+            r#"{{"max_tokens":{max_tokens},"stream":{{"schedule":"on-demand","group":8,"depth":{depth},"banks":3,"early_records":4}}}}"#
+        )
+    }
+
+    #[test]
+    fn a_prompt_has_the_first_row_that_is_long_enough_or_the_last() {
+        let plan = plan(&[row(16, 1), row(64, 2), row(512, 3)].join(",")).unwrap();
+        let depths = [1, 16, 17, 64, 65, 512, 5000].map(|tokens| plan.row(tokens).stream.depth);
+        assert_eq!(depths, [1, 1, 2, 2, 3, 3, 3]);
+    }
+
+    #[test]
+    fn rows_that_cannot_be_are_refused() {
+        for (rows, says) in [
+            (String::new(), "rows are none"),
+            ([row(16, 1), row(16, 1)].join(","), "not ascending"),
+            (row(16, 0), "depth (Q) is 0, outside 1 to 3"),
+            (row(16, 4), "depth (Q) is 4, outside 1 to 3"),
+        ] {
+            let error = plan(&rows).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}
