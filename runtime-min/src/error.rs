@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use estream_schemas::exit::Exit;
 use estream_schemas::layout::Layout;
+use estream_schemas::plan::NoConfig;
 
 use crate::backend::BackendError;
 use crate::ops::Place;
@@ -123,6 +124,29 @@ pub enum RunError {
     /// Whoever takes the results refused them, and says what and why.
     #[error(transparent)]
     Sink(io::Error),
+    /// A way of streaming that cannot be.
+    #[error("{0}; choose another")]
+    Stream(NoConfig),
+    /// The caller wanted no more of it.
+    #[error("the request was cancelled")]
+    Cancelled,
+    /// The request needs more memory than it may have.
+    #[error(
+        "the request can take {ceiling} bytes ({terms}), more than the budget of {budget}; \
+         the least that would do is {ceiling}: raise --budget, or use fewer banks (-B), smaller groups (-G) \
+         or --chunk"
+    )]
+    Budget {
+        /// What it can take.
+        ceiling: u64,
+        /// What it may.
+        budget: u64,
+        /// What makes it up.
+        terms: String,
+    },
+    /// A mistake of the program that calls.
+    #[error("{0}; this is a bug in estream, report it")]
+    Internal(&'static str),
     /// Operands that a checked bundle cannot have.
     #[error("{place}: {source}; this is a bug in estream, report it")]
     Backend {
@@ -142,17 +166,20 @@ impl RunError {
             RunError::EmptyPrompt
             | RunError::UnknownToken { .. }
             | RunError::TooLong { .. }
-            | RunError::NoSuchPosition { .. } => Exit::Usage,
+            | RunError::NoSuchPosition { .. }
+            | RunError::Stream(_)
+            | RunError::Cancelled => Exit::Usage,
             RunError::Layout { .. }
             | RunError::Operator { .. }
             | RunError::Memory { .. }
+            | RunError::Budget { .. }
             | RunError::Threads { .. } => Exit::CannotRun,
             RunError::RouterNotFinite { .. } | RunError::LogitsNotFinite { .. } => Exit::Invalid,
             RunError::Sink(error) => match error.kind() {
                 io::ErrorKind::AlreadyExists | io::ErrorKind::InvalidFilename => Exit::Usage,
                 _ => Exit::Io,
             },
-            RunError::Backend { .. } => Exit::Internal,
+            RunError::Backend { .. } | RunError::Internal(_) => Exit::Internal,
         }
     }
 

@@ -11,7 +11,8 @@ use crate::ops::{ExpertLayerId, Graph, Op, Place, RegisterId};
 use crate::registers::Registers;
 use crate::request::{Observer, Sink};
 use crate::resident::Resident;
-use crate::store::ExpertStore;
+use crate::store::{ExpertSource, RecordShape};
+use crate::stream::{Doing, Event, Recorder};
 
 /// Bytes of logits that are computed together: a vocabulary of 150,000 gets 27 rows,
 /// enough to decode the head's weights once for many.
@@ -35,10 +36,16 @@ pub(crate) struct Buffers {
 pub(crate) struct Pass<'a> {
     graph: &'a Graph,
     resident: &'a Resident,
-    store: &'a ExpertStore,
+    shapes: &'a [RecordShape],
+    source: &'a mut dyn ExpertSource,
     backend: &'a mut dyn Backend,
+    recorder: &'a Recorder,
     /// Position of the first row.
     first: usize,
+    /// The step of the first layer with experts.
+    first_step: usize,
+    /// Since when it computes something other than experts.
+    since_ns: u64,
     ropes: Vec<RopeTable>,
     routes: Option<Routes>,
     pub(crate) records_run: u64,
@@ -46,22 +53,25 @@ pub(crate) struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    /// A pass of `rows` rows from position `first` on.
+    /// A pass of `rows` rows from position `first` on, the `chunk`-th of a request.
     pub(crate) fn new(
-        graph: &'a Graph,
-        resident: &'a Resident,
-        store: &'a ExpertStore,
+        (graph, resident): (&'a Graph, &'a Resident),
+        (shapes, source): (&'a [RecordShape], &'a mut dyn ExpertSource),
         backend: &'a mut dyn Backend,
-        first: usize,
-        rows: usize,
+        recorder: &'a Recorder,
+        (chunk, first, rows): (usize, usize, usize),
     ) -> Pass<'a> {
         let ropes = graph.ropes.iter();
         Pass {
             graph,
             resident,
-            store,
             backend,
+            recorder,
             first,
+            first_step: chunk * shapes.len(),
+            since_ns: recorder.now(),
+            shapes,
+            source,
             ropes: ropes
                 .map(|form| RopeTable::new(form, first, rows))
                 .collect(),
@@ -95,9 +105,23 @@ impl<'a> Pass<'a> {
         let layers = layers.map(|(layer, ops)| (Place::Layer(layer), 0, ops));
         for (place, first_op, ops) in std::iter::once(prologue).chain(layers) {
             self.routes = None;
+            let layer = ops.iter().find_map(|op| match op {
+                Op::Experts { layer, .. } => Some(*layer),
+                _ => None,
+            });
+            if let Some(layer) = layer {
+                self.source.start(self.first_step + layer.0);
+            }
             for (at, op) in (first_op..).zip(ops) {
-                self.op(op, registers, history)
-                    .map_err(|source| RunError::backend(place, self.first, source))?;
+                match *op {
+                    Op::Experts { input, out, layer } => registers
+                        .write(out, |registers, out| {
+                            self.experts(place, layer, registers.get(input), out)
+                        })?,
+                    _ => self
+                        .op(op, registers, history)
+                        .map_err(|source| RunError::backend(place, self.first, source))?,
+                }
                 match (op, place, &self.routes) {
                     (Op::Router { .. }, Place::Layer(layer), Some(routes)) => {
                         observer.routes(layer, routes);
@@ -280,9 +304,8 @@ impl<'a> Pass<'a> {
                 self.routes = Some(routes);
                 Ok(())
             }
-            Op::Experts { input, out, layer } => registers.write(out, |registers, out| {
-                self.experts(layer, registers.get(input), out)
-            }),
+            // The body runs them; there are none elsewhere.
+            Op::Experts { .. } => Err(BackendError::Rejected("experts out of place".into())),
             Op::Add { input, out, scale } => registers.write(out, |registers, out| {
                 backend.add(registers.get(input), scale, out)
             }),
@@ -291,29 +314,57 @@ impl<'a> Pass<'a> {
 
     fn experts(
         &mut self,
+        place: Place,
         layer: ExpertLayerId,
         x: &[f32],
         out: &mut [f32],
-    ) -> Result<(), BackendError> {
+    ) -> Result<(), RunError> {
+        let first = self.first;
+        let step = self.first_step + layer.0;
+        let failed = |source| RunError::backend(place, first, source);
         // A checked bundle has a router before the experts of every layer.
         let Some(routes) = &self.routes else {
-            return Err(BackendError::Rejected("experts without routes".into()));
+            return Err(failed(BackendError::Rejected(
+                "experts without routes".into(),
+            )));
         };
-        let shape = self.store.shape(layer);
+        let shape = &self.shapes[layer.0];
         let routes = routes.by_expert(shape.order.len());
-        for (place, &expert) in shape.order.iter().enumerate() {
-            let routes = routes.of(expert);
-            if routes.is_empty() {
-                self.records_skipped += shape.shards as u64;
-                continue;
-            }
-            for shard in 0..shape.shards {
-                let record = self.store.record(layer, place * shape.shards + shard);
-                self.backend
-                    .expert(x, &shape.weights(record), routes, out)?;
-                self.records_run += 1;
-            }
-        }
+        let of = |record: usize| routes.of(shape.expert(record));
+        let routed: Vec<bool> = (0..shape.records())
+            .map(|record| !of(record).is_empty())
+            .collect();
+        let run = routed.iter().filter(|routed| **routed).count() as u64;
+        self.recorder.add(Event {
+            doing: Doing::Layer,
+            thread: 0,
+            step,
+            first: 0,
+            records: 0,
+            start_ns: self.since_ns,
+            end_ns: self.recorder.now(),
+        });
+        let backend = &mut *self.backend;
+        self.source.run(step, routed, &mut |record, bytes| {
+            let weights = shape.weights(bytes);
+            backend.expert(x, &weights, of(record), out).map_err(failed)
+        })?;
+        self.since_ns = self.recorder.now();
+        self.records_run += run;
+        self.records_skipped += shape.records() as u64 - run;
         Ok(())
+    }
+
+    /// Says that what is computed after the last experts is done.
+    pub(crate) fn finish(&self) {
+        self.recorder.add(Event {
+            doing: Doing::Layer,
+            thread: 0,
+            step: self.first_step + self.shapes.len(),
+            first: 0,
+            records: 0,
+            start_ns: self.since_ns,
+            end_ns: self.recorder.now(),
+        });
     }
 }

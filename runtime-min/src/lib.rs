@@ -84,3 +84,5 @@ pub use model::{BackendKind, LoadOptions, Model, NoBackend};
 pub use ops::Place;
 #[cfg(feature = "run")]
 pub use request::{Observer, Outcome, Positions, Request, Sink, check_prompt};
+#[cfg(feature = "run")]
+pub use stream::{Cancel, Doing, Event, IoMode, Overlap, Streaming};

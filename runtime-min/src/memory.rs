@@ -3,10 +3,12 @@
 use std::num::NonZeroUsize;
 
 use crate::backend::Backend;
+use crate::error::RunError;
 use crate::executor::head_rows;
 use crate::ops::{Graph, HistoryForm, Op, RegisterId};
 use crate::resident::Resident;
 use crate::store::ExpertStore;
+use crate::stream;
 
 /// What the system reserves for a thread's stack, unless told otherwise.
 const STACK_BYTES: u64 = 2 << 20;
@@ -36,7 +38,7 @@ impl Tokens {
 pub struct Memory {
     /// Weights outside experts.
     pub resident_bytes: u64,
-    /// Expert records.
+    /// Expert records: the arena, or all of them.
     pub expert_bytes: u64,
     /// Registers of a chunk, without keys and values.
     pub register_bytes: u64,
@@ -82,6 +84,24 @@ impl Memory {
             .fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes))
     }
 
+    /// Errors if it is more than `budget`.
+    pub(crate) fn keep_within(&self, budget: u64) -> Result<(), RunError> {
+        let ceiling = self.total_bytes();
+        if ceiling <= budget {
+            return Ok(());
+        }
+        let terms = self.terms();
+        let terms: Vec<String> = terms
+            .iter()
+            .map(|(term, bytes)| format!("{term} {bytes}"))
+            .collect();
+        Err(RunError::Budget {
+            ceiling,
+            budget,
+            terms: terms.join(" + "),
+        })
+    }
+
     /// The memory of a request of `tokens` tokens.
     pub(crate) fn of(
         graph: &Graph,
@@ -116,7 +136,8 @@ impl Memory {
                 store.widest().max(widest_mlp(graph, resident)),
                 resident.widest().max(hidden),
             ),
-            stack_bytes: STACK_BYTES * (backend.threads() as u64).saturating_sub(1),
+            stack_bytes: STACK_BYTES * (backend.threads() as u64).saturating_sub(1)
+                + store.threads() * stream::STACK_BYTES as u64,
             process_bytes,
         }
     }

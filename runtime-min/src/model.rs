@@ -3,7 +3,8 @@
 use std::io;
 use std::num::NonZeroUsize;
 use std::str::FromStr;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use estream_schemas::exit::Exit;
 
@@ -19,6 +20,7 @@ use crate::request::{Observer, Outcome, Positions, Request, Sink, check_prompt};
 use crate::resident::Resident;
 use crate::resolve::resolve;
 use crate::store::ExpertStore;
+use crate::stream::{Cancel, Recorder, Service, Streaming};
 
 /// The backends of this build.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,7 +69,7 @@ impl FromStr for BackendKind {
 const MAX_THREADS: usize = 1024;
 
 /// How a model is loaded.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
     /// When weights are compared with their digests. All are read once, when the model
     /// is loaded, so that is when.
@@ -77,6 +79,10 @@ pub struct LoadOptions {
     pub threads: Option<NonZeroUsize>,
     /// What to compute on.
     pub backend: BackendKind,
+    /// How experts come from storage; all are read into memory at once if `None`.
+    pub streaming: Option<Streaming>,
+    /// The most memory a request may take.
+    pub budget_bytes: Option<u64>,
 }
 
 /// A bundle in memory, with a backend to run it.
@@ -90,6 +96,8 @@ pub struct Model {
     store: ExpertStore,
     backend: Box<dyn Backend>,
     buffers: Buffers,
+    cancel: Arc<Cancel>,
+    budget_bytes: Option<u64>,
     process_bytes: u64,
 }
 
@@ -111,29 +119,36 @@ impl Model {
         }
         let backend = CpuBackend::new(threads, Simd::detect())
             .map_err(|source| RunError::Threads { threads, source })?;
-        Model::load_on(reader, options.verify, Box::new(backend))
+        Model::load_on(reader, options, Box::new(backend))
     }
 
-    /// [`Model::load`] on a backend of the caller's.
+    /// [`Model::load`] on a backend of the caller's, whatever the options say of one.
     ///
     /// # Errors
     /// As [`Model::load`].
     pub fn load_on(
         reader: &BundleReader,
-        verify: Verify,
+        options: &LoadOptions,
         backend: Box<dyn Backend>,
     ) -> Result<Model, RunError> {
+        let verify = options.verify;
         let process_bytes = process_bytes();
         let resolved = resolve(reader)?;
         layouts::check(reader, &resolved, &*backend)?;
-        let resident = Resident::load(reader, &resolved, verify)?;
-        let store = ExpertStore::load(reader, verify)?;
+        let mut store = ExpertStore::load(reader, verify, options.streaming.as_ref())?;
+        // The arena's memory is touched while the other weights are read.
+        let resident = std::thread::scope(|scope| {
+            scope.spawn(|| store.populate());
+            Resident::load(reader, &resolved, verify)
+        })?;
         Ok(Model {
             graph: resolved.graph,
             resident,
             store,
             backend,
             buffers: Buffers::default(),
+            cancel: Arc::default(),
+            budget_bytes: options.budget_bytes,
             process_bytes,
         })
     }
@@ -197,43 +212,61 @@ impl Model {
     ) -> Result<Outcome, RunError> {
         let chosen = self.check(ids, &request.positions)?;
         let memory = self.memory(ids.len(), request.chunk);
-        let start = Instant::now();
+        if let Some(budget) = self.budget_bytes {
+            memory.keep_within(budget)?;
+        }
         let tokens = Tokens::new(ids.len(), request.chunk);
-        let buffers = &mut self.buffers;
-        buffers
-            .history
-            .begin(&self.graph, tokens.all, tokens.are_cut())?;
+        let recorder = Recorder::new();
+        let service = Service {
+            tokens: tokens.all,
+            chunks: ids.len().div_ceil(tokens.together),
+            cancel: &self.cancel,
+            recorder: &recorder,
+        };
         let mut outcome = Outcome {
             tokens: tokens.all,
             rows: chosen.len(),
-            chunks: 0,
+            chunks: service.chunks,
             records_run: 0,
             records_skipped: 0,
             memory,
+            stream: self.store.config(tokens.all),
+            events: Vec::new(),
             elapsed: Duration::ZERO,
         };
-        for (index, ids) in ids.chunks(tokens.together).enumerate() {
-            let first = index * tokens.together;
-            let mut pass = Pass::new(
-                &self.graph,
-                &self.resident,
-                &self.store,
-                &mut *self.backend,
-                first,
-                ids.len(),
-            );
-            pass.body(ids, buffers, observer)?;
-            let rows = chosen
-                .iter()
-                .filter_map(|position| position.checked_sub(first));
-            let rows: Vec<usize> = rows.filter(|row| *row < ids.len()).collect();
-            pass.head(&rows, request.hidden, buffers, sink)?;
-            outcome.chunks += 1;
-            outcome.records_run += pass.records_run;
-            outcome.records_skipped += pass.records_skipped;
-        }
-        outcome.elapsed = start.elapsed();
+        let (graph, resident, backend) = (&self.graph, &self.resident, &mut *self.backend);
+        let buffers = &mut self.buffers;
+        buffers.history.begin(graph, tokens.all, tokens.are_cut())?;
+        self.store.serve(&service, |shapes, source| {
+            for (chunk, ids) in ids.chunks(tokens.together).enumerate() {
+                let first = chunk * tokens.together;
+                let mut pass = Pass::new(
+                    (graph, resident),
+                    (shapes, &mut *source),
+                    &mut *backend,
+                    &recorder,
+                    (chunk, first, ids.len()),
+                );
+                pass.body(ids, buffers, observer)?;
+                let rows = chosen
+                    .iter()
+                    .filter_map(|position| position.checked_sub(first));
+                let rows: Vec<usize> = rows.filter(|row| *row < ids.len()).collect();
+                pass.head(&rows, request.hidden, buffers, sink)?;
+                pass.finish();
+                outcome.records_run += pass.records_run;
+                outcome.records_skipped += pass.records_skipped;
+            }
+            Ok(())
+        })?;
+        outcome.elapsed = Duration::from_nanos(recorder.now());
+        outcome.events = recorder.take();
         Ok(outcome)
+    }
+
+    /// What ends the request that runs, from another thread.
+    pub fn canceller(&self) -> Arc<Cancel> {
+        Arc::clone(&self.cancel)
     }
 
     /// The chosen rows of a prompt that this model can run.

@@ -4,10 +4,13 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use estream_schemas::plan::StreamConfig;
+
 use crate::backend::Routes;
 use crate::error::RunError;
 use crate::memory::Memory;
 use crate::ops::Place;
+use crate::stream::Event;
 
 /// Positions whose logits (and hidden states) are computed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -105,6 +108,10 @@ pub struct Outcome {
     pub records_skipped: u64,
     /// The most memory it could take, by term.
     pub memory: Memory,
+    /// How experts were streamed, if they were.
+    pub stream: Option<StreamConfig>,
+    /// What happened when.
+    pub events: Vec<Event>,
     /// From the checked prompt to the last row.
     pub elapsed: Duration,
 }

@@ -1,30 +1,47 @@
-//! Where the executor gets expert records from.
+//! Where the executor gets expert records from: memory that holds them all, or an
+//! arena they pass through.
 //!
-//! It asks for one record at a time, in storage order, and learns nothing of where the
-//! bytes came from. Here every record is in memory, as it is stored.
+//! It asks for the records of a step, in storage order, and learns nothing of where the bytes
+//! came from.
 
 use std::ops::Range;
 
 use estream_schemas::layout::Layout;
 use estream_schemas::manifest::{ExpertLayer, Region};
+use estream_schemas::plan::StreamConfig;
 
 use crate::backend::{ExpertWeights, Weight};
 use crate::error::{RunError, index, zeros};
-use crate::ops::ExpertLayerId;
 use crate::reader::{BundleReader, Verify};
+use crate::stream::{Service, Streamed, Streaming};
 
 const WHAT: &str = "expert weights";
 
-/// Every expert record of a bundle.
+/// Runs one record: its place in storage order, and its bytes.
+pub(crate) type RunRecord<'a> = &'a mut dyn FnMut(usize, &[u8]) -> Result<(), RunError>;
+
+/// Hands out the records of one request. A *step* is a layer with experts, of a chunk of the
+/// prompt; steps are counted from 0 and come in order.
+pub(crate) trait ExpertSource {
+    /// The step begins, with what comes before its routes are known.
+    fn start(&mut self, step: usize);
+
+    /// Calls `run` for each record that is `routed`, in storage order.
+    fn run(&mut self, step: usize, routed: Vec<bool>, run: RunRecord<'_>) -> Result<(), RunError>;
+}
+
+/// The experts of a model.
 #[derive(Debug)]
 pub(crate) struct ExpertStore {
-    layers: Vec<StoredLayer>,
+    pub(crate) shapes: Vec<RecordShape>,
+    held: Held,
 }
 
 #[derive(Debug)]
-struct StoredLayer {
-    shape: RecordShape,
-    records: Vec<Vec<u8>>,
+enum Held {
+    /// By layer and record.
+    Resident(Vec<Vec<Vec<u8>>>),
+    Streamed(Streamed),
 }
 
 /// What the records of one layer hold, and in which order.
@@ -81,6 +98,16 @@ impl RecordShape {
         })
     }
 
+    /// Records of the layer.
+    pub(crate) fn records(&self) -> usize {
+        self.order.len() * self.shards
+    }
+
+    /// The expert whose record, or shard, is at a place of the storage order.
+    pub(crate) fn expert(&self, record: usize) -> usize {
+        self.order[record / self.shards]
+    }
+
     /// The matrices in a record of this shape.
     pub(crate) fn weights<'a>(&self, record: &'a [u8]) -> ExpertWeights<'a> {
         ExpertWeights {
@@ -92,52 +119,122 @@ impl RecordShape {
 }
 
 impl ExpertStore {
-    /// Reads all records in storage order, each hashed before the next unless `verify` is
-    /// [`Verify::Never`].
-    pub(crate) fn load(reader: &BundleReader, verify: Verify) -> Result<ExpertStore, RunError> {
+    /// With `streaming`, an arena and no record in it; else all records, each hashed before the
+    /// next unless `verify` is [`Verify::Never`].
+    pub(crate) fn load(
+        reader: &BundleReader,
+        verify: Verify,
+        streaming: Option<&Streaming>,
+    ) -> Result<ExpertStore, RunError> {
         let layers = &reader.bundle().manifest().experts.layers;
-        let layers = layers.iter().enumerate();
-        let layers = layers.map(|(at, layer)| {
-            let record_bytes = index(WHAT, layer.record_bytes)?;
-            let records = (0..layer.records()).map(|record| {
-                let mut bytes = zeros(WHAT, record_bytes)?;
-                match verify {
-                    Verify::Never => reader.read_record(at, record, &mut bytes)?,
-                    Verify::Always | Verify::FirstUse => {
-                        reader.read_record_verified(at, record, &mut bytes)?;
-                    }
-                }
-                Ok(bytes)
-            });
-            Ok(StoredLayer {
-                shape: RecordShape::new(layer)?,
-                records: records.collect::<Result<_, RunError>>()?,
-            })
-        });
+        let shapes = layers.iter().map(RecordShape::new);
         Ok(ExpertStore {
-            layers: layers.collect::<Result<_, RunError>>()?,
+            shapes: shapes.collect::<Result<_, _>>()?,
+            held: match streaming {
+                Some(streaming) => Held::Streamed(Streamed::new(reader, verify, streaming)?),
+                None => Held::Resident(all_records(reader, layers, verify)?),
+            },
         })
     }
 
-    /// What the records of a layer hold.
-    pub(crate) fn shape(&self, layer: ExpertLayerId) -> &RecordShape {
-        &self.layers[layer.0].shape
+    /// Lets `work` take the records of one request, of `chunks` passes through all layers.
+    pub(crate) fn serve<R>(
+        &mut self,
+        service: &Service<'_>,
+        work: impl FnOnce(&[RecordShape], &mut dyn ExpertSource) -> Result<R, RunError>,
+    ) -> Result<R, RunError> {
+        let shapes = &self.shapes;
+        match &mut self.held {
+            Held::Resident(records) => {
+                let layers = shapes.len();
+                work(shapes, &mut AllThere { records, layers })
+            }
+            Held::Streamed(streamed) => {
+                let records = shapes.iter().map(RecordShape::records).collect();
+                streamed.serve(records, service, |source| work(shapes, source))
+            }
+        }
     }
 
-    /// One record, counted in storage order, padding included.
-    pub(crate) fn record(&self, layer: ExpertLayerId, record: usize) -> &[u8] {
-        &self.layers[layer.0].records[record]
+    /// How a prompt of `tokens` tokens is streamed, if it is.
+    pub(crate) fn config(&self, tokens: usize) -> Option<StreamConfig> {
+        match &self.held {
+            Held::Resident(_) => None,
+            Held::Streamed(streamed) => Some(streamed.config(tokens)),
+        }
     }
 
     /// Rows of the widest record's gate.
     pub(crate) fn widest(&self) -> usize {
-        let ff = self.layers.iter().map(|layer| layer.shape.gate.rows);
+        let ff = self.shapes.iter().map(|shape| shape.gate.rows);
         ff.max().unwrap_or(0)
     }
 
     /// Memory it takes.
     pub(crate) fn bytes(&self) -> u64 {
-        let records = self.layers.iter().flat_map(|layer| &layer.records);
-        records.map(|record| record.len() as u64).sum()
+        match &self.held {
+            Held::Resident(layers) => {
+                let records = layers.iter().flatten();
+                records.map(|record| record.len() as u64).sum()
+            }
+            Held::Streamed(streamed) => streamed.bytes(),
+        }
+    }
+
+    /// Touches memory that records will be read into.
+    pub(crate) fn populate(&mut self) {
+        if let Held::Streamed(streamed) = &mut self.held {
+            streamed.populate();
+        }
+    }
+
+    /// Threads it starts for a request.
+    pub(crate) fn threads(&self) -> u64 {
+        match &self.held {
+            Held::Resident(_) => 0,
+            Held::Streamed(streamed) => streamed.threads(),
+        }
+    }
+}
+
+fn all_records(
+    reader: &BundleReader,
+    layers: &[ExpertLayer],
+    verify: Verify,
+) -> Result<Vec<Vec<Vec<u8>>>, RunError> {
+    let layers = layers.iter().enumerate().map(|(at, layer)| {
+        let record_bytes = index(WHAT, layer.record_bytes)?;
+        let records = (0..layer.records()).map(|record| {
+            let mut bytes = zeros(WHAT, record_bytes)?;
+            match verify {
+                Verify::Never => reader.read_record(at, record, &mut bytes)?,
+                Verify::Always | Verify::FirstUse => {
+                    reader.read_record_verified(at, record, &mut bytes)?;
+                }
+            }
+            Ok(bytes)
+        });
+        records.collect()
+    });
+    layers.collect()
+}
+
+/// Every record is in memory.
+struct AllThere<'a> {
+    records: &'a [Vec<Vec<u8>>],
+    layers: usize,
+}
+
+impl ExpertSource for AllThere<'_> {
+    fn start(&mut self, _: usize) {}
+
+    fn run(&mut self, step: usize, routed: Vec<bool>, run: RunRecord<'_>) -> Result<(), RunError> {
+        let records = self.records[step % self.layers].iter().zip(routed);
+        for (record, (bytes, routed)) in records.enumerate() {
+            if routed {
+                run(record, bytes)?;
+            }
+        }
+        Ok(())
     }
 }

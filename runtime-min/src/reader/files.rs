@@ -11,6 +11,12 @@ use rustix::io::Errno;
 
 use super::ReadError;
 
+/// What asks for reads past the page cache, where there is such a flag.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const DIRECT: OFlags = OFlags::DIRECT;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const DIRECT: OFlags = OFlags::empty();
+
 /// The bundle's directory, held open so that every file is found in the same one.
 #[derive(Debug)]
 pub(super) struct Dir {
@@ -75,6 +81,17 @@ impl Dir {
         })
     }
 
+    /// `name`, which was opened before, for reading past the page cache.
+    pub(super) fn direct(&self, name: &str) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | DIRECT;
+        Ok(File::from(rustix::fs::openat(
+            &self.fd,
+            name,
+            flags,
+            Mode::empty(),
+        )?))
+    }
+
     /// [`Dir::file`], of which the manifest says how large it is.
     pub(super) fn file_of(&self, name: &str, expected: u64) -> Result<OpenFile, ReadError> {
         let file = self.file(name)?;
@@ -101,17 +118,21 @@ pub(super) struct OpenFile {
 impl OpenFile {
     /// Fills `out` from `offset` on; a read that returns early is continued.
     pub(super) fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), ReadError> {
-        self.file.read_exact_at(out, offset).map_err(|source| {
-            if source.kind() == io::ErrorKind::UnexpectedEof {
-                ReadError::Truncated {
-                    path: self.path.clone(),
-                    offset,
-                    bytes: out.len() as u64,
-                }
-            } else {
-                io_error(&self.path, "read", source)
-            }
-        })
+        let bytes = out.len() as u64;
+        let read = self.file.read_exact_at(out, offset);
+        read.map_err(|source| self.failed(offset, bytes, source))
+    }
+
+    /// Why a read of `bytes` at `offset` failed.
+    pub(super) fn failed(&self, offset: u64, bytes: u64, source: io::Error) -> ReadError {
+        match source.kind() {
+            io::ErrorKind::UnexpectedEof => ReadError::Truncated {
+                path: self.path.clone(),
+                offset,
+                bytes,
+            },
+            _ => io_error(&self.path, "read", source),
+        }
     }
 }
 

@@ -13,7 +13,9 @@ mod files;
 mod verify;
 
 use std::fs::File;
+use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use estream_schemas::digest::Digest;
 use estream_schemas::limits::MAX_MANIFEST_BYTES;
@@ -96,6 +98,11 @@ impl<'a> Extent<'a> {
         self.read_at(0, out)
     }
 
+    /// What it means that a loader's own way of reading it failed.
+    pub fn failed(&self, source: io::Error) -> ReadError {
+        self.file.failed(self.offset, self.bytes, source)
+    }
+
     fn no_such(&self, what: String) -> ReadError {
         ReadError::NoSuch {
             path: self.file.path.clone(),
@@ -104,18 +111,18 @@ impl<'a> Extent<'a> {
     }
 }
 
-/// An open bundle.
+/// An open bundle; a clone is the same open files.
 ///
 /// Holding one proves what [`Bundle`] proves, and that `resident.bin` and all parts
 /// of the experts were regular files of the stated sizes when it was opened. It
 /// does not prove that their content has the stated digests.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct BundleReader {
-    dir: Dir,
-    bundle: Bundle,
+    dir: Arc<Dir>,
+    bundle: Arc<Bundle>,
     identity: Digest,
-    resident: OpenFile,
-    parts: Vec<OpenFile>,
+    resident: Arc<OpenFile>,
+    parts: Arc<[OpenFile]>,
 }
 
 impl BundleReader {
@@ -143,10 +150,10 @@ impl BundleReader {
             .map(|part| dir.file_of(&part.file, part.bytes))
             .collect::<Result<_, _>>()?;
         Ok(BundleReader {
-            dir,
-            bundle,
+            dir: Arc::new(dir),
+            bundle: Arc::new(bundle),
             identity,
-            resident,
+            resident: Arc::new(resident),
             parts,
         })
     }
@@ -210,6 +217,18 @@ impl BundleReader {
             }),
             _ => Err(self.no_such(format!("run of {count} records at {first} of {layer}"))),
         }
+    }
+
+    /// The files of the experts' parts, opened once more to be read past the page cache; none
+    /// where the file system refuses that.
+    pub fn direct_parts(&self) -> Vec<Option<File>> {
+        let parts = self.manifest().experts.parts.iter();
+        parts.map(|part| self.dir.direct(&part.file).ok()).collect()
+    }
+
+    /// The part that holds the records of a layer.
+    pub fn part_of(&self, layer: usize) -> Option<usize> {
+        usize::try_from(self.layer(layer).ok()?.part).ok()
     }
 
     /// Where the bytes of one projection of a record are, without padding.

@@ -4,8 +4,251 @@
 //! plain state. [`pipeline`] puts threads around them, [`storage`] reads, [`arena`] is the
 //! memory, and [`timeline`] is what happened when.
 
-mod residency;
-mod sequence;
-
+mod arena;
 #[cfg(test)]
 mod exhaustive;
+mod pipeline;
+mod residency;
+mod sequence;
+mod storage;
+mod timeline;
+
+use std::fs::File;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use estream_schemas::plan::{PlanRow, StreamConfig};
+use estream_schemas::profile::Storage as StorageProfile;
+
+use self::arena::Arena;
+use self::pipeline::{Bound, Check, Pipeline};
+use self::sequence::Sequence;
+use self::storage::{Files, Storage, Throttled};
+use crate::error::{RunError, index};
+use crate::reader::{BundleReader, ReadError, Verify};
+use crate::store::{ExpertSource, RunRecord};
+
+pub use pipeline::Cancel;
+pub use storage::IoMode;
+pub(crate) use timeline::Recorder;
+pub use timeline::{Doing, Event, Overlap};
+
+/// Bytes of a loader's stack: it calls the system and hashes.
+pub(crate) const STACK_BYTES: usize = 128 << 10;
+
+/// How to stream, by the length of the prompt.
+#[derive(Clone, Debug)]
+pub struct Streaming {
+    /// Ascending; the last is also for longer prompts.
+    rows: Vec<PlanRow>,
+    /// Storage to imitate.
+    throttle: Option<StorageProfile>,
+}
+
+impl Streaming {
+    /// As the rows of a plan say.
+    ///
+    /// # Errors
+    /// If there is no row, or one cannot be.
+    pub fn new(rows: Vec<PlanRow>) -> Result<Streaming, RunError> {
+        let bad = rows.iter().find_map(|row| row.stream.check().err());
+        match bad {
+            Some(why) => Err(RunError::Stream(why)),
+            None if rows.is_empty() => Err(RunError::Internal("a plan without rows")),
+            None => Ok(Streaming {
+                rows,
+                throttle: None,
+            }),
+        }
+    }
+
+    /// The same, as slow as the storage of a profile.
+    #[must_use]
+    pub fn throttled(self, profile: StorageProfile) -> Streaming {
+        Streaming {
+            throttle: Some(profile),
+            ..self
+        }
+    }
+
+    fn config(&self, tokens: usize) -> StreamConfig {
+        let at = self
+            .rows
+            .partition_point(|row| row.max_tokens < tokens as u64);
+        self.rows[at.min(self.rows.len() - 1)].stream
+    }
+
+    fn most(&self, of: impl Fn(&StreamConfig) -> usize) -> usize {
+        self.rows
+            .iter()
+            .map(|row| of(&row.stream))
+            .max()
+            .unwrap_or(0)
+    }
+}
+
+/// What a request brings to those who stream for it.
+pub(crate) struct Service<'a> {
+    pub(crate) tokens: usize,
+    pub(crate) chunks: usize,
+    pub(crate) cancel: &'a Cancel,
+    pub(crate) recorder: &'a Recorder,
+}
+
+/// Experts that pass through an arena.
+#[derive(Debug)]
+pub(crate) struct Streamed {
+    reader: BundleReader,
+    direct: Vec<Option<File>>,
+    record_bytes: Vec<usize>,
+    arena: Arena,
+    streaming: Streaming,
+    verify: Verify,
+    /// By layer and record, whether it was compared with its digest.
+    seen: Vec<Vec<AtomicBool>>,
+}
+
+impl Streamed {
+    pub(crate) fn new(
+        reader: &BundleReader,
+        verify: Verify,
+        streaming: &Streaming,
+    ) -> Result<Streamed, RunError> {
+        let experts = &reader.bundle().manifest().experts;
+        let record_bytes = experts.layers.iter().map(|layer| layer.record_bytes);
+        let record_bytes = record_bytes.map(|bytes| index("a record", bytes));
+        let seen = experts.layers.iter().map(|layer| {
+            let unseen = || AtomicBool::new(false);
+            layer.digests.iter().map(|_| unseen()).collect()
+        });
+        let slots = streaming.most(StreamConfig::slots);
+        Ok(Streamed {
+            direct: reader.direct_parts(),
+            record_bytes: record_bytes.collect::<Result<_, _>>()?,
+            arena: Arena::new(slots, experts.slot_bytes)?,
+            streaming: streaming.clone(),
+            verify,
+            seen: seen.collect(),
+            reader: reader.clone(),
+        })
+    }
+
+    pub(crate) fn config(&self, tokens: usize) -> StreamConfig {
+        self.streaming.config(tokens)
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.arena.size_bytes()
+    }
+
+    /// Loaders: as many as read at a time, and as many that look at what was read.
+    pub(crate) fn threads(&self) -> u64 {
+        2 * self.streaming.most(|config| config.depth) as u64
+    }
+
+    /// Touches the arena's memory.
+    pub(crate) fn populate(&mut self) {
+        self.arena.populate();
+    }
+
+    /// Streams for one request; loaders have ended when this returns.
+    pub(crate) fn serve<R>(
+        &mut self,
+        records: Vec<usize>,
+        service: &Service<'_>,
+        work: impl FnOnce(&mut dyn ExpertSource) -> Result<R, RunError>,
+    ) -> Result<R, RunError> {
+        let config = self.streaming.config(service.tokens);
+        let files = Files::new(&self.reader, &self.direct);
+        let throttle = self.streaming.throttle.as_ref();
+        let throttled = throttle.map(|profile| Throttled::new(&files, profile));
+        let storage: &dyn Storage = match &throttled {
+            Some(throttled) => throttled,
+            None => &files,
+        };
+        let check = Digests {
+            reader: &self.reader,
+            verify: self.verify,
+            seen: &self.seen,
+        };
+        let pipeline = Pipeline::new(
+            Sequence::new(config, records, service.chunks),
+            self.arena.slots(),
+            storage,
+            &check,
+            &self.record_bytes,
+            service.recorder,
+        );
+        std::thread::scope(|scope| {
+            // Also if `work` panics, or a thread cannot be started.
+            let _closes = Closes(&pipeline);
+            let pipeline = &pipeline;
+            for thread in 1..=2 * config.depth {
+                let loader = std::thread::Builder::new()
+                    .name(format!("loader-{thread}"))
+                    .stack_size(STACK_BYTES)
+                    .spawn_scoped(scope, move || pipeline.load(thread));
+                loader.map_err(|source| RunError::Threads {
+                    threads: 2 * config.depth,
+                    source,
+                })?;
+            }
+            work(&mut Stream {
+                pipeline,
+                cancel: service.cancel,
+            })
+        })
+    }
+}
+
+struct Closes<'p, 'a>(&'p Pipeline<'a>);
+
+impl Drop for Closes<'_, '_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// Compares records with their digests, as often as was asked for.
+struct Digests<'a> {
+    reader: &'a BundleReader,
+    verify: Verify,
+    seen: &'a [Vec<AtomicBool>],
+}
+
+impl Check for Digests<'_> {
+    fn check(&self, layer: usize, record: usize, bytes: &[u8]) -> Result<(), ReadError> {
+        let seen = &self.seen[layer][record];
+        let needed = match self.verify {
+            Verify::Always => true,
+            Verify::FirstUse => !seen.load(Ordering::Relaxed),
+            Verify::Never => false,
+        };
+        if needed {
+            self.reader.check_record(layer, record as u64, bytes)?;
+            seen.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// The executor's side of a pipeline.
+struct Stream<'p, 'a> {
+    pipeline: &'p Pipeline<'a>,
+    cancel: &'p Cancel,
+}
+
+impl ExpertSource for Stream<'_, '_> {
+    fn start(&mut self, step: usize) {
+        self.pipeline.start(step);
+    }
+
+    fn run(&mut self, step: usize, routed: Vec<bool>, run: RunRecord<'_>) -> Result<(), RunError> {
+        self.pipeline.route(routed);
+        while let Some(bound) = self.pipeline.next(step, self.cancel)? {
+            let done = self.pipeline.timed(step, &bound, run);
+            self.pipeline.complete(bound);
+            done?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,206 @@
+//! What happened when, and what it says about the overlap of reading and computing.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// What somebody did for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doing {
+    /// A loader read records.
+    Read,
+    /// A loader compared records with their digests.
+    Verify,
+    /// The executor ran what a layer has besides experts.
+    Layer,
+    /// The executor ran experts.
+    Experts,
+    /// The executor waited for records.
+    Wait,
+}
+
+impl Doing {
+    /// Its name in a timeline.
+    pub fn name(self) -> &'static str {
+        match self {
+            Doing::Read => "read",
+            Doing::Verify => "verify",
+            Doing::Layer => "layer",
+            Doing::Experts => "experts",
+            Doing::Wait => "wait",
+        }
+    }
+
+    /// Whether the executor computes.
+    fn computes(self) -> bool {
+        matches!(self, Doing::Layer | Doing::Experts)
+    }
+}
+
+/// One interval of one thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What.
+    pub doing: Doing,
+    /// 0 for the executor, else a loader.
+    pub thread: usize,
+    /// The step of the pass: a layer with experts, of a chunk.
+    pub step: usize,
+    /// The first record, counted in storage order.
+    pub first: usize,
+    /// Records, of which a read may bring more than are needed.
+    pub records: usize,
+    /// Nanoseconds since the request began.
+    pub start_ns: u64,
+    /// The same, at the end.
+    pub end_ns: u64,
+}
+
+/// Times of one request, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Overlap {
+    /// T_io: some read was outstanding.
+    pub io_ns: u64,
+    /// T_exec: the executor computed.
+    pub exec_ns: u64,
+    /// Both at once.
+    pub both_ns: u64,
+    /// T_total: from the request to the last result.
+    pub total_ns: u64,
+}
+
+impl Overlap {
+    /// Of a request that took `total_ns`.
+    pub fn of(events: &[Event], total_ns: u64) -> Overlap {
+        let io = union(events.iter().filter(|event| event.doing == Doing::Read));
+        let exec = union(events.iter().filter(|event| event.doing.computes()));
+        let length = |spans: &[(u64, u64)]| spans.iter().map(|(start, end)| end - start).sum();
+        let (mut both_ns, mut rest) = (0, &exec[..]);
+        for (start, end) in &io {
+            while let [(from, to), others @ ..] = rest {
+                both_ns += end.min(to).saturating_sub(*start.max(from));
+                if to > end {
+                    break;
+                }
+                rest = others;
+            }
+        }
+        Overlap {
+            io_ns: length(&io),
+            exec_ns: length(&exec),
+            both_ns,
+            total_ns,
+        }
+    }
+
+    /// 1 − max(T_io, T_exec) / T_total: time in which the slower of the two stood still (paper Fig. 6).
+    pub fn bubble(&self) -> f64 {
+        match self.total_ns {
+            0 => 0.0,
+            total => 1.0 - self.io_ns.max(self.exec_ns) as f64 / total as f64,
+        }
+    }
+
+    /// |T_io ∩ T_exec| / T_io.
+    pub fn overlap(&self) -> f64 {
+        match self.io_ns {
+            0 => 0.0,
+            io => self.both_ns as f64 / io as f64,
+        }
+    }
+}
+
+/// The union of intervals, as disjoint ones in order.
+fn union<'a>(events: impl Iterator<Item = &'a Event>) -> Vec<(u64, u64)> {
+    let mut spans: Vec<_> = events.map(|event| (event.start_ns, event.end_ns)).collect();
+    spans.sort_unstable();
+    let mut union: Vec<(u64, u64)> = Vec::new();
+    for (start, end) in spans {
+        match union.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(end),
+            _ => union.push((start, end)),
+        }
+    }
+    union
+}
+
+/// Takes events of all threads of a request.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    began: Instant,
+    events: Mutex<Vec<Event>>,
+}
+
+impl Recorder {
+    pub(crate) fn new() -> Recorder {
+        Recorder {
+            began: Instant::now(),
+            events: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Nanoseconds since the request began.
+    pub(crate) fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn add(&self, event: Event) {
+        self.events().push(event);
+    }
+
+    pub(crate) fn take(&self) -> Vec<Event> {
+        std::mem::take(&mut self.events())
+    }
+
+    fn events(&self) -> MutexGuard<'_, Vec<Event>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(doing: Doing, start_ns: u64, end_ns: u64) -> Event {
+        Event {
+            doing,
+            thread: 0,
+            step: 0,
+            first: 0,
+            records: 1,
+            start_ns,
+            end_ns,
+        }
+    }
+
+    #[test]
+    fn times_are_those_of_a_timeline_made_by_hand() {
+        let events = [
+            event(Doing::Read, 0, 10),
+            event(Doing::Read, 5, 20),
+            event(Doing::Layer, 0, 4),
+            event(Doing::Wait, 4, 20),
+            event(Doing::Experts, 18, 30),
+            event(Doing::Read, 25, 40),
+            event(Doing::Verify, 40, 45),
+            event(Doing::Experts, 45, 50),
+        ];
+        let overlap = Overlap::of(&events, 60);
+        let expected = Overlap {
+            io_ns: 20 + 15,
+            exec_ns: 4 + 12 + 5,
+            both_ns: 4 + 2 + 5,
+            total_ns: 60,
+        };
+        assert_eq!(overlap, expected);
+        assert!((overlap.bubble() - (1.0 - 35.0 / 60.0)).abs() < 1e-12);
+        assert!((overlap.overlap() - 11.0 / 35.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn nothing_that_happened_is_no_bubble_of_anything() {
+        let overlap = Overlap::of(&[], 0);
+        assert_eq!((overlap.bubble(), overlap.overlap()), (0.0, 0.0));
+        let serial = [event(Doing::Read, 0, 5), event(Doing::Experts, 5, 10)];
+        assert_eq!(Overlap::of(&serial, 10).both_ns, 0);
+    }
+}
