@@ -67,7 +67,8 @@ fn unpacked(source: &Path, recipe: &str, desk: &Path) -> PathBuf {
 }
 
 /// Every tensor as the checkpoint has it, which is bf16.
-const KEEP: &str = "name = \"same\"\nabout = \"the same\"\n[[rule]]\nrole = \"*\"\ntype = \"keep\"\n";
+const KEEP: &str =
+    "name = \"same\"\nabout = \"the same\"\n[[rule]]\nrole = \"*\"\ntype = \"keep\"\n";
 
 /// The types that llama.cpp gives a file which it calls `dtype`.
 fn recipe(arch: &str, dtype: &str) -> String {
