@@ -1,5 +1,8 @@
 //! What people ask of a row of logits.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use crate::math::{exp64, ln64};
 
 /// A token and its logit.
@@ -18,19 +21,29 @@ pub struct Candidate {
 /// assert_eq!(best.iter().map(|best| best.id).collect::<Vec<_>>(), [1, 2]);
 /// ```
 pub fn top(logits: &[f32], count: usize) -> Vec<Candidate> {
-    let ids = (0..=u32::MAX).zip(logits);
-    let mut all: Vec<Candidate> = ids.map(|(id, &logit)| Candidate { id, logit }).collect();
-    let order =
-        |a: &Candidate, b: &Candidate| b.logit.total_cmp(&a.logit).then_with(|| a.id.cmp(&b.id));
-    if count == 0 {
-        return Vec::new();
+    // The best so far, the last of them on top.
+    let mut best = BinaryHeap::new();
+    for (id, logit) in (0..=u32::MAX).zip(logits) {
+        let this = (Reverse(ascending(*logit)), id);
+        if best.len() < count {
+            best.push(this);
+        } else if let Some(mut last) = best.peek_mut()
+            && this < *last
+        {
+            *last = this;
+        }
     }
-    if count < all.len() {
-        all.select_nth_unstable_by(count - 1, order);
-        all.truncate(count);
-    }
-    all.sort_unstable_by(order);
-    all
+    let candidate = |(_, id)| Candidate {
+        id,
+        logit: logits[id as usize],
+    };
+    best.into_sorted_vec().into_iter().map(candidate).collect()
+}
+
+/// An integer that is less exactly where the float is, as [`f32::total_cmp`] orders them.
+fn ascending(x: f32) -> i32 {
+    let bits = x.to_bits().cast_signed();
+    if bits < 0 { bits ^ i32::MAX } else { bits }
 }
 
 /// The logarithm of the sum of the exponentials of a row: what its logits are

@@ -121,16 +121,21 @@ impl<'a> Names<'a> {
         let register_names = stated.iter().map(|register| register.name.as_str());
         let tensor_names = manifest.resident.tensors.iter();
         let expert_layers = manifest.experts.layers.iter().enumerate();
+        // Extended, not collected: to collect would sort first, and a sort is 5 KB of code.
+        let mut register_ids = BTreeMap::new();
+        register_ids.extend(register_names.zip((0..).map(RegisterId)));
+        let mut tensor_ids = BTreeMap::new();
+        tensor_ids.extend(tensor_names.map(|t| t.name.as_str()).zip(0..));
+        let mut layer_ids = BTreeMap::new();
+        layer_ids.extend(expert_layers.map(|(id, experts)| (experts.layer, ExpertLayerId(id))));
         Ok(Names {
             path,
             registers: registers.collect::<Result<_, RunError>>()?,
             written: vec![false; stated.len()],
-            register_ids: register_names.zip((0..).map(RegisterId)).collect(),
+            register_ids,
             tensors: &manifest.resident.tensors,
-            tensor_ids: tensor_names.map(|t| t.name.as_str()).zip(0..).collect(),
-            expert_layers: expert_layers
-                .map(|(id, experts)| (experts.layer, ExpertLayerId(id)))
-                .collect(),
+            tensor_ids,
+            expert_layers: layer_ids,
             matrices: Used::new(),
             vectors: Used::new(),
             ropes: Vec::new(),

@@ -168,6 +168,11 @@ const CASES: &[(&str, i32, &[&str])] = &[
     ("parity nowhere --reference OLMOE", 2, &["nowhere"]),
     ("parity good.estream --reference gone", 2, &["gone"]),
     (
+        "parity good.estream --reference OLMOE --work-dir nowhere",
+        2,
+        &["nowhere", "--work-dir"],
+    ),
+    (
         "parity wordless.estream --reference OLMOE",
         2,
         &["tokenizer", "--ids-file"],

@@ -9,7 +9,7 @@ use estream_tests::{
 use serde_json::Value;
 
 /// The families, which are directories of `fixtures/` too.
-const FAMILIES: [&str; 3] = ["mixtral", "olmoe", "qwen3moe"];
+const FAMILIES: [&str; 5] = ["deepseek2", "lfm2moe", "mixtral", "olmoe", "qwen3moe"];
 
 /// A family's fixture in every encoding of safetensors.
 fn hugging_face(family: &str, dir: &Path) -> Vec<PathBuf> {
@@ -98,7 +98,8 @@ fn gguf_gives_the_same_bundle_and_keeps_at_least_the_experts() {
 #[test]
 fn every_encoding_of_gguf_gives_the_same_bundle() {
     type Respell = fn(GgufFile) -> GgufFile;
-    let cases: [(&str, Respell); 3] = [
+    let cases: [(&str, Respell); 4] = [
+        ("lfm2moe", GgufFile::with_fused_attention),
         ("mixtral", GgufFile::with_single_experts),
         ("olmoe", GgufFile::with_fused_attention),
         ("qwen3moe", GgufFile::with_fused_attention),
@@ -136,7 +137,11 @@ tensor = "*norm"
 type = "f32"
 
 [[rule]]
-tensor = "layers.*.router"
+tensor = "layers.*.router*"
+type = "f32"
+
+[[rule]]
+role = "conv"
 type = "f32"
 
 [[rule]]
@@ -165,10 +170,12 @@ fn q4_0_made_here_computes_the_bits_of_q4_0_made_elsewhere() {
         compile(&fixture(family), &ours, &flags);
         let elsewhere = fixture(&format!("gguf/{family}-q4_0.gguf"));
         compile(&elsewhere, &theirs, &["--recipe", "keep"]);
-        for weights in [EXPERTS, RESIDENT] {
-            let same = file(&ours, weights) == file(&theirs, weights);
-            assert!(same, "{weights} of {family}");
+        assert!(file(&ours, EXPERTS) == file(&theirs, EXPERTS), "{family}");
+        // GGUF turns projections of latent attention before it makes blocks of their rows.
+        if family == "deepseek2" {
+            continue;
         }
+        assert!(file(&ours, RESIDENT) == file(&theirs, RESIDENT), "{family}");
         let golden = Tensors::read(&fixture(&format!("{family}/golden.safetensors")));
         let mut models = [model(&ours), model(&theirs)];
         for prompt in prompts(&golden) {

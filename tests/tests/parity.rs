@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use estream_tests::{
-    Checkpoint, ParityDesk, SHORT, compile, estream, finish, fixture, number, with,
+    Checkpoint, ParityDesk, SHORT, Tensors, compile, estream, finish, fixture, number, with,
 };
 
 #[test]
@@ -94,6 +94,58 @@ fn c90_real_text_shows_what_quantising_costs_and_where_it_first_shows() {
         let limit: f64 = limit.parse().unwrap();
         let said = format!("{option} {limit}: found {}", number(&report, figure));
         assert!(done.stderr.contains(&said), "{said}: {}", done.stderr);
+    }
+}
+
+/// ln of the probabilities of every position, from the logits that `run` writes.
+fn log_probs(desk: &ParityDesk, bundle: &str) -> Vec<Vec<f64>> {
+    let logits = desk.at(&format!("{bundle}.logits"));
+    let mut command = estream();
+    command.arg("run").arg(desk.at(bundle)).arg("--ids-file");
+    command.arg(desk.at("ids")).arg("--all-positions");
+    finish(command.arg("--logits").arg(&logits)).success();
+    let logits = Tensors::read(&logits);
+    let rows = logits.floats("logits").chunks_exact(544);
+    let rows = rows.map(|row| {
+        let sum: f64 = row.iter().map(|x| f64::from(*x).exp()).sum();
+        row.iter().map(|x| f64::from(*x) - sum.ln()).collect()
+    });
+    rows.collect()
+}
+
+#[test]
+fn figures_are_those_of_the_logits_that_run_writes() {
+    let desk = ParityDesk::new(&["keep", "q4_0"]);
+    let ids: Vec<usize> = (0..200).map(|n| n * n % 400 + 30).collect();
+    let list: Vec<String> = ids.iter().map(usize::to_string).collect();
+    fs::write(desk.at("ids"), list.join(",")).unwrap();
+    let (p, q) = (log_probs(&desk, "keep"), log_probs(&desk, "q4_0"));
+    let report = desk.parity("q4_0", &fixture("olmoe"), &["--ids-file", "ids"]);
+    let report = report.success().json();
+
+    let pairs = || p.iter().zip(&q);
+    let kl = |(p, q): (&Vec<f64>, &Vec<f64>)| -> f64 {
+        p.iter().zip(q).map(|(p, q)| p.exp() * (p - q)).sum()
+    };
+    let all: Vec<f64> = pairs().map(kl).collect();
+    let best = |row: &Vec<f64>| (0..544).max_by(|a, b| row[*a].total_cmp(&row[*b]));
+    let same = pairs().filter(|(p, q)| best(p) == best(q)).count();
+    let surprise = |rows: &[Vec<f64>]| {
+        let next = ids[1..].iter().zip(rows).map(|(id, row)| -row[*id]);
+        next.sum::<f64>() / 199.0
+    };
+    for (figure, exact) in [
+        ("/kl/mean", all.iter().sum::<f64>() / 200.0),
+        ("/kl/max", all.iter().copied().fold(0.0, f64::max)),
+        ("/same_top_pct", same as f64 / 2.0),
+        ("/perplexity/reference", surprise(&p).exp()),
+        ("/perplexity/bundle", surprise(&q).exp()),
+    ] {
+        let found = number(&report, figure);
+        assert!(
+            (found / exact - 1.0).abs() < 1e-9,
+            "{figure}: {found}, not {exact}"
+        );
     }
 }
 
@@ -188,7 +240,6 @@ fn text_comes_from_the_user_or_with_the_reference() {
     for (done, part) in [
         (of(&["--ids-file", "odd"]), "544"),
         (of(&["--ids-file", "none"]), "no tokens"),
-        (of(&["--work-dir", "gone"]), "gone"),
         (of(&["--window", "1"]), "window of 1"),
         (of(&["--window", "4097"]), "4096"),
         (of(&["--max-kl", "nan"]), "--max-kl"),

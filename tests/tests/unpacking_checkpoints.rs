@@ -83,7 +83,7 @@ fn every_pair_of_llama_cpps_file_is_in_ours() {
 #[test]
 fn a_tied_table_is_the_embedding() {
     let dir = tempfile::tempdir().unwrap();
-    let mut tied = Checkpoint::read(&fixture("olmoe"));
+    let mut tied = Checkpoint::read(&fixture("qwen3moe"));
     tied.config["tie_word_embeddings"] = true.into();
     tied.tensors.remove("lm_head.weight").unwrap();
     tied.write(&dir.path().join("tied"));
@@ -93,7 +93,7 @@ fn a_tied_table_is_the_embedding() {
     finished.success();
     let got = digests(&gguf);
     assert!(!got.contains_key("output.weight"));
-    let untied = digests(&fixture("gguf/olmoe-bf16.gguf"));
+    let untied = digests(&fixture("gguf/qwen3moe-bf16.gguf"));
     assert_eq!(got["token_embd.weight"], untied["token_embd.weight"]);
     assert_eq!(got.len() + 1, untied.len());
 }
@@ -101,12 +101,16 @@ fn a_tied_table_is_the_embedding() {
 #[test]
 fn a_file_without_a_vocabulary_says_so_aloud() {
     let dir = tempfile::tempdir().unwrap();
-    // Without tokenizer files, and with a descriptor that has no word for the tokenizer.
-    Checkpoint::read(&fixture("olmoe")).write(&dir.path().join("bare"));
-    for (source, why) in [
-        (dir.path().join("bare"), "there is no tokenizer.json"),
-        (fixture("granitemoe"), "no word for"),
+    for (family, tokenizer, why) in [
+        ("olmoe", None, "there is no tokenizer.json"),
+        ("mixtral", None, "there is no tokenizer.model"),
+        ("olmoe", Some("{}"), "tokenizer.json: missing field"),
     ] {
+        let source = dir.path().join(family);
+        Checkpoint::read(&fixture(family)).write(&source);
+        if let Some(text) = tokenizer {
+            fs::write(source.join("tokenizer.json"), text).unwrap();
+        }
         let bundle = dir.path().join("none.estream");
         compile(&source, &bundle, &["--force"]);
         let (gguf, finished) = unpack(&bundle);

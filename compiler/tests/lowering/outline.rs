@@ -5,18 +5,22 @@ use std::path::Path;
 
 use estream_compiler::arch::Family;
 use estream_compiler::ingest::Checkpoint;
-use estream_compiler::lower::outline;
+use estream_compiler::lower::{lower, outline};
+use estream_schemas::dtype::DType;
 use serde_json::json;
 
-use crate::toy::{HIDDEN, Model, Text, assert_says, toy};
+use crate::toy::{HIDDEN, Model, Tensor, Text, assert_says, toy};
+
+fn fixture(family: &Family) -> Checkpoint {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");
+    Checkpoint::open(&fixtures.join(&family.descriptor.family)).unwrap()
+}
 
 #[test]
 fn the_outline_of_a_fixture_is_its_tensors() {
-    let families = Family::built_in().unwrap();
-    for family in families {
+    for family in Family::built_in().unwrap() {
         let name = &family.descriptor.family;
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");
-        let checkpoint = Checkpoint::open(&dir.join(name)).unwrap();
+        let checkpoint = fixture(&family);
         let tensors = checkpoint.tensors.iter();
         let tensors: BTreeMap<_, _> = tensors
             .map(|tensor| (tensor.name.clone(), tensor.shape.clone()))
@@ -24,6 +28,54 @@ fn the_outline_of_a_fixture_is_its_tensors() {
         let outline = outline(&family, &checkpoint.config).unwrap().into_iter();
         let outline: BTreeMap<_, _> = outline.map(|(name, tensor)| (name, tensor.shape)).collect();
         assert!(outline == tensors, "{name}: {outline:?}, not {tensors:?}");
+    }
+}
+
+/// What a family can have and its fixture has not: a key, and the tensors that it gives
+/// and takes.
+#[test]
+fn another_configuration_has_other_tensors_and_lowers() {
+    let query = |part: &str| format!("model.layers.1.self_attn.{part}.weight");
+    let bias = "model.layers.3.feed_forward.expert_bias".to_owned();
+    for (name, key, value, given, taken) in [
+        (
+            "deepseek2",
+            "q_lora_rank",
+            json!(48),
+            Some(query("q_a_proj")),
+            Some(query("q_proj")),
+        ),
+        ("lfm2moe", "use_expert_bias", json!(false), None, Some(bias)),
+        (
+            "lfm2moe",
+            "tie_embedding",
+            json!(false),
+            Some("lm_head.weight".to_owned()),
+            None,
+        ),
+    ] {
+        let mut families = Family::built_in().unwrap().into_iter();
+        let family = families
+            .find(|family| family.descriptor.family == name)
+            .unwrap();
+        let mut config = fixture(&family).config;
+        let before = outline(&family, &config).unwrap();
+        config.values.insert(key.to_owned(), value);
+        let after = outline(&family, &config).unwrap();
+        let is_in = |name: &Option<String>| {
+            let name = name.as_ref();
+            name.map(|name| (before.contains_key(name), after.contains_key(name)))
+        };
+        assert!(is_in(&given).is_none_or(|is| is == (false, true)), "{key}");
+        assert!(is_in(&taken).is_none_or(|is| is == (true, false)), "{key}");
+        let tensors = after.into_iter();
+        let model = Model {
+            config: config.values,
+            tensors: tensors
+                .map(|(name, tensor)| (name, Tensor::zeros(DType::BF16, &tensor.shape)))
+                .collect(),
+        };
+        lower(&model.write().checkpoint, &family).unwrap();
     }
 }
 

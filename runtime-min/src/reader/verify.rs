@@ -326,35 +326,30 @@ fn padding(layer: &ExpertLayer) -> [Range<u64>; 3] {
 /// Everything in the directory that neither the manifest names nor is a plan.
 fn strays(reader: &BundleReader) -> Result<Vec<PathBuf>, ReadError> {
     let manifest = reader.manifest();
-    let mut known: BTreeSet<&Path> = reader
-        .manifest()
-        .carried()
-        .map(|file| Path::new(&file.file))
-        .chain(
-            manifest
-                .experts
-                .parts
-                .iter()
-                .map(|part| Path::new(&part.file)),
-        )
-        .chain([MANIFEST_FILE, RESIDENT_FILE].map(Path::new))
-        .collect();
+    let mut known = BTreeSet::new();
+    known.extend([MANIFEST_FILE, RESIDENT_FILE].map(Path::new));
+    known.extend(manifest.carried().map(|file| Path::new(&file.file)));
+    known.extend(
+        manifest
+            .experts
+            .parts
+            .iter()
+            .map(|part| Path::new(&part.file)),
+    );
     // A folder is known if a known file is in it; what else is in it is looked at too.
-    let folders: BTreeSet<&Path> = known
-        .iter()
-        .filter_map(|file| file.parent())
-        .filter(|folder| *folder != Path::new(""))
-        .chain([Path::new(PLANS_DIR)])
-        .collect();
+    let mut folders = BTreeSet::new();
+    folders.insert(Path::new(PLANS_DIR));
+    let parents = known.iter().filter_map(|file| file.parent());
+    folders.extend(parents.filter(|folder| *folder != Path::new("")));
     known.extend(&folders);
-    let mut strays = Vec::new();
+    let mut strays = BTreeSet::new();
     for folder in [Path::new("")].into_iter().chain(folders.iter().copied()) {
         let path = reader.path().join(folder);
         // A folder that is a link or no folder is refused when its files are opened.
         let plain = folder == Path::new("") || is(&path, std::fs::FileType::is_dir);
         if !plain {
             if folder == Path::new(PLANS_DIR) && path.symlink_metadata().is_ok() {
-                strays.push(folder.to_owned());
+                strays.insert(folder.to_owned());
             }
             continue;
         }
@@ -370,12 +365,11 @@ fn strays(reader: &BundleReader) -> Result<Vec<PathBuf>, ReadError> {
                     .is_some_and(|extension| extension == "json")
                 && is(&entry.path(), std::fs::FileType::is_file);
             if !plan && !known.contains(&*name) {
-                strays.push(name);
+                strays.insert(name);
             }
         }
     }
-    strays.sort_unstable();
-    Ok(strays)
+    Ok(strays.into_iter().collect())
 }
 
 /// Whether there is something at `path` of this kind; links are their own kind.

@@ -97,12 +97,17 @@ impl<'a> Weights<'a> {
     fn of(manifest: &'a Manifest) -> Weights<'a> {
         let tensors = manifest.resident.tensors.iter();
         let layers = manifest.experts.layers.iter();
+        // Extended, not collected: to collect would sort first, and a sort is 5 KB of code.
+        let mut resident = BTreeMap::new();
+        resident.extend(tensors.map(|tensor| (&*tensor.name, false)));
+        let mut experts = BTreeMap::new();
+        experts.extend(
+            layers.map(|layer| (layer.layer, ROLES.map(|_| vec![false; layer.order.len()]))),
+        );
         Weights {
             manifest,
-            resident: tensors.map(|tensor| (&*tensor.name, false)).collect(),
-            experts: layers
-                .map(|layer| (layer.layer, ROLES.map(|_| vec![false; layer.order.len()])))
-                .collect(),
+            resident,
+            experts,
         }
     }
 

@@ -402,7 +402,8 @@ fn files(manifest: &Manifest) -> Result<(), InvalidManifest> {
             format!("{:?} is not a carried file's name", file.file)
         })?;
     }
-    let names: BTreeSet<&str> = all.iter().map(|file| &*file.file).collect();
+    let mut names = BTreeSet::new();
+    names.extend(all.iter().map(|file| &*file.file));
     ensure(names.len() == all.len(), at, || {
         "a name is stated twice".into()
     })
