@@ -8,9 +8,11 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use estream_schemas::plan::StreamConfig;
 use serde::Serialize;
 
 use crate::output::{LogSoftmax, top};
+use crate::stream::{Doing, IoMode, Overlap};
 use crate::tensor_file::TensorFile;
 use crate::{Model, Outcome, Positions, Request, RunError, Sink};
 
@@ -81,6 +83,11 @@ pub struct Stats {
     pub threads: usize,
     /// Pieces the prompt was cut into, each of which went through the experts.
     pub chunks: usize,
+    /// How experts were streamed, if they were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream: Option<StreamStats>,
+    /// Why so.
+    pub plan: String,
     /// Records that had routes.
     pub records_run: u64,
     /// Records that had none.
@@ -95,6 +102,66 @@ pub struct Stats {
     pub memory_bytes: u64,
 }
 
+/// What streaming took.
+#[derive(Debug, Serialize)]
+pub struct StreamStats {
+    /// The schedule and its numbers.
+    #[serde(flatten)]
+    pub config: StreamConfig,
+    /// How files were read.
+    pub io: &'static str,
+    /// Reads issued.
+    pub reads: usize,
+    /// Records they brought.
+    pub records_read: usize,
+    /// Records read and not executed.
+    pub records_wasted: usize,
+    /// Times the executor waited for a record.
+    pub waits: usize,
+    /// How long it waited, in microseconds.
+    pub wait_us: u64,
+    /// Bytes read, over the bytes of the records that had routes.
+    pub read_ratio: f64,
+    /// T_io: some read was outstanding, in microseconds.
+    pub io_us: u64,
+    /// T_exec: the executor computed, in microseconds.
+    pub exec_us: u64,
+    /// 1 − max(T_io, T_exec) / T_total.
+    pub bubble: f64,
+    /// |T_io ∩ T_exec| / T_io.
+    pub overlap: f64,
+}
+
+impl StreamStats {
+    fn new(config: StreamConfig, io: IoMode, outcome: &Outcome) -> StreamStats {
+        let of = |doing| {
+            let events = outcome.events.iter();
+            events.filter(move |event| event.doing == doing)
+        };
+        let records_read: usize = of(Doing::Read).map(|event| event.records).sum();
+        let total_ns = u64::try_from(outcome.elapsed.as_nanos()).unwrap_or(u64::MAX);
+        let times = Overlap::of(&outcome.events, total_ns);
+        let run = usize::try_from(outcome.records_run).unwrap_or(usize::MAX);
+        let wait_ns: u64 = of(Doing::Wait)
+            .map(|event| event.end_ns - event.start_ns)
+            .sum();
+        StreamStats {
+            config,
+            io: io.name(),
+            reads: of(Doing::Read).count(),
+            records_read,
+            records_wasted: records_read.saturating_sub(run),
+            waits: of(Doing::Wait).count(),
+            wait_us: wait_ns / 1000,
+            read_ratio: records_read as f64 / run.max(1) as f64,
+            io_us: times.io_ns / 1000,
+            exec_us: times.exec_ns / 1000,
+            bubble: times.bubble(),
+            overlap: times.overlap(),
+        }
+    }
+}
+
 /// One term of the memory ceiling.
 #[derive(Debug, Serialize)]
 pub struct Term {
@@ -105,8 +172,9 @@ pub struct Term {
 }
 
 impl Stats {
-    /// The statistics of a pass over a model that took `load` to read.
-    pub fn new(model: &Model, outcome: &Outcome, load: Duration) -> Stats {
+    /// The statistics of a pass over a model that took `load` to read, streamed as it was
+    /// because of `plan`.
+    pub fn new(model: &Model, outcome: &Outcome, load: Duration, plan: &str) -> Stats {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let (backend, threads) = model.backend();
         let terms = outcome.memory.terms().into_iter();
@@ -114,6 +182,10 @@ impl Stats {
             backend,
             threads,
             chunks: outcome.chunks,
+            stream: outcome
+                .stream
+                .map(|config| StreamStats::new(config, model.io_mode(), outcome)),
+            plan: plan.to_owned(),
             records_run: outcome.records_run,
             records_skipped: outcome.records_skipped,
             load_us: micros(load),

@@ -127,6 +127,14 @@ pub enum RunError {
     /// A way of streaming that cannot be.
     #[error("{0}; choose another")]
     Stream(NoConfig),
+    /// A plan that cannot be followed.
+    #[error("{}: {why}; make a plan for this bundle", path.display())]
+    Plan {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The caller wanted no more of it.
     #[error("the request was cancelled")]
     Cancelled,
@@ -174,7 +182,9 @@ impl RunError {
             | RunError::Memory { .. }
             | RunError::Budget { .. }
             | RunError::Threads { .. } => Exit::CannotRun,
-            RunError::RouterNotFinite { .. } | RunError::LogitsNotFinite { .. } => Exit::Invalid,
+            RunError::RouterNotFinite { .. }
+            | RunError::LogitsNotFinite { .. }
+            | RunError::Plan { .. } => Exit::Invalid,
             RunError::Sink(error) => match error.kind() {
                 io::ErrorKind::AlreadyExists | io::ErrorKind::InvalidFilename => Exit::Usage,
                 _ => Exit::Io,

@@ -85,4 +85,7 @@ pub use ops::Place;
 #[cfg(feature = "run")]
 pub use request::{Observer, Outcome, Positions, Request, Sink, check_prompt};
 #[cfg(feature = "run")]
-pub use stream::{Cancel, Doing, Event, IoMode, Overlap, Streaming};
+pub use stream::{
+    Cancel, Choice, Chosen, Doing, Event, IoMode, Overlap, Streaming, bytes as parse_size,
+    write_trace,
+};

@@ -2,13 +2,14 @@
 
 use std::num::NonZeroUsize;
 
+use estream_schemas::manifest::{ALIGN, Manifest};
+
 use crate::backend::Backend;
-use crate::error::RunError;
+use crate::error::{RunError, index};
 use crate::executor::head_rows;
-use crate::ops::{Graph, HistoryForm, Op, RegisterId};
-use crate::resident::Resident;
-use crate::store::ExpertStore;
-use crate::stream;
+use crate::ops::{Graph, HistoryForm, MatrixId, Op, RegisterId};
+use crate::resolve::{MatrixSource, Resolved};
+use crate::stream::{STACK_BYTES as LOADER_STACK_BYTES, Streaming};
 
 /// What the system reserves for a thread's stack, unless told otherwise.
 const STACK_BYTES: u64 = 2 << 20;
@@ -105,8 +106,7 @@ impl Memory {
     /// The memory of a request of `tokens` tokens.
     pub(crate) fn of(
         graph: &Graph,
-        resident: &Resident,
-        store: &ExpertStore,
+        sizes: &Sizes,
         backend: &dyn Backend,
         tokens: Tokens,
         process_bytes: u64,
@@ -123,23 +123,89 @@ impl Memory {
         let head_row = register_row + kv_row + F32_BYTES * graph.vocab as u64;
         let hidden = graph.width(graph.head.input);
         Memory {
-            resident_bytes: resident.bytes(),
-            expert_bytes: store.bytes(),
+            resident_bytes: sizes.resident_bytes,
+            expert_bytes: sizes.expert_bytes,
             register_bytes: times(register_row),
             kv_bytes: times(kv_row)
                 .saturating_add(history(graph, tokens))
                 .saturating_add(latent_attention(graph, backend, tokens)),
-            route_bytes: routes(graph, resident, rows),
+            route_bytes: routes(graph, sizes, rows),
             rope_bytes: times(F32_BYTES * rope_row.sum::<u64>()),
             head_bytes: head_row.saturating_mul(head_rows),
             scratch_bytes: backend.scratch_bytes(
-                store.widest().max(widest_mlp(graph, resident)),
-                resident.widest().max(hidden),
+                sizes.widest_ff.max(widest_mlp(graph, sizes)),
+                sizes.widest_cols.max(hidden),
             ),
             stack_bytes: STACK_BYTES * (backend.threads() as u64).saturating_sub(1)
-                + store.threads() * stream::STACK_BYTES as u64,
+                + sizes.loaders * LOADER_STACK_BYTES as u64,
             process_bytes,
         }
+    }
+}
+
+/// Sizes of a model's weights in memory, known before any is read.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sizes {
+    resident_bytes: u64,
+    /// By matrix.
+    rows: Vec<usize>,
+    widest_cols: usize,
+    expert_bytes: u64,
+    /// Rows of the widest record's gate.
+    widest_ff: usize,
+    /// Threads that read experts.
+    loaders: u64,
+}
+
+impl Sizes {
+    pub(crate) fn new(
+        manifest: &Manifest,
+        resolved: &Resolved,
+        streaming: Option<&Streaming>,
+    ) -> Result<Sizes, RunError> {
+        let tensors = &manifest.resident.tensors;
+        let elements = |tensor: usize| tensors[tensor].shape.iter().product::<u64>();
+        let mut sizes = Sizes::default();
+        for matrix in &resolved.matrices {
+            let (rows, cols, bytes) = match *matrix {
+                MatrixSource::Stored(tensor) => {
+                    let (rows, cols) = tensors[tensor].matrix();
+                    (rows, cols, tensors[tensor].bytes)
+                }
+                MatrixSource::Joined { k, v, .. } => {
+                    let (rank, elements) = (tensors[v].matrix().1, elements(k) + elements(v));
+                    (elements / rank, rank, F32_BYTES * elements)
+                }
+            };
+            sizes.resident_bytes += bytes;
+            sizes.rows.push(index("a weight", rows)?);
+            sizes.widest_cols = sizes.widest_cols.max(index("a weight", cols)?);
+        }
+        for vector in &resolved.vectors {
+            sizes.resident_bytes += F32_BYTES * elements(*vector);
+        }
+        let experts = &manifest.experts;
+        for layer in &experts.layers {
+            sizes.widest_ff = sizes.widest_ff.max(index("a record", layer.gate.rows)?);
+        }
+        match streaming {
+            Some(streaming) => {
+                let slots = streaming.slots() as u64;
+                sizes.expert_bytes = slots.saturating_mul(experts.slot_bytes) + ALIGN;
+                sizes.loaders = streaming.loaders();
+            }
+            None => {
+                let layers = experts.layers.iter();
+                sizes.expert_bytes = layers
+                    .map(|layer| layer.records().saturating_mul(layer.record_bytes))
+                    .fold(0, u64::saturating_add);
+            }
+        }
+        Ok(sizes)
+    }
+
+    fn rows(&self, matrix: MatrixId) -> usize {
+        self.rows[matrix.0]
     }
 }
 
@@ -187,9 +253,9 @@ fn latent_attention(graph: &Graph, backend: &dyn Backend, tokens: Tokens) -> u64
 }
 
 /// Rows of the widest network that all tokens share.
-fn widest_mlp(graph: &Graph, resident: &Resident) -> usize {
+fn widest_mlp(graph: &Graph, sizes: &Sizes) -> usize {
     let layers = graph.body().filter_map(|op| match op {
-        Op::Mlp { gate, .. } => Some(resident.matrix(*gate).rows),
+        Op::Mlp { gate, .. } => Some(sizes.rows(*gate)),
         _ => None,
     });
     layers.max().unwrap_or(0)
@@ -197,10 +263,10 @@ fn widest_mlp(graph: &Graph, resident: &Resident) -> usize {
 
 /// Bytes of the widest router's logits, choices by token, and choices by expert; where all
 /// tokens go to one network, of their routes.
-fn routes(graph: &Graph, resident: &Resident, rows: u64) -> u64 {
+fn routes(graph: &Graph, sizes: &Sizes, rows: u64) -> u64 {
     let layers = graph.body().filter_map(|op| match op {
         Op::Router { weight, form, .. } => {
-            let experts = resident.matrix(*weight).rows as u64;
+            let experts = sizes.rows(*weight) as u64;
             // Token and weight, twice; two counters an expert for the sort.
             let row = F32_BYTES * experts + 16 * form.top_k;
             Some(row.saturating_mul(rows).saturating_add(16 * (experts + 1)))

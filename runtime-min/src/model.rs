@@ -13,14 +13,14 @@ use crate::backend::{Backend, CpuBackend};
 use crate::error::RunError;
 use crate::executor::{Buffers, Pass};
 use crate::layouts;
-use crate::memory::{Memory, Tokens, process_bytes};
+use crate::memory::{Memory, Sizes, Tokens, process_bytes};
 use crate::ops::Graph;
 use crate::reader::{BundleReader, Verify};
 use crate::request::{Observer, Outcome, Positions, Request, Sink, check_prompt};
 use crate::resident::Resident;
 use crate::resolve::resolve;
 use crate::store::ExpertStore;
-use crate::stream::{Cancel, Recorder, Service, Streaming};
+use crate::stream::{Cancel, IoMode, Recorder, Service, Streaming};
 
 /// The backends of this build.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,6 +83,9 @@ pub struct LoadOptions {
     pub streaming: Option<Streaming>,
     /// The most memory a request may take.
     pub budget_bytes: Option<u64>,
+    /// Tokens of the longest prompt to come, which a budget is compared with before any
+    /// weight is read, and how many of them go through the model together.
+    pub expected: Option<(usize, Option<NonZeroUsize>)>,
 }
 
 /// A bundle in memory, with a backend to run it.
@@ -94,6 +97,7 @@ pub struct Model {
     graph: Graph,
     resident: Resident,
     store: ExpertStore,
+    sizes: Sizes,
     backend: Box<dyn Backend>,
     buffers: Buffers,
     cancel: Arc<Cancel>,
@@ -135,6 +139,16 @@ impl Model {
         let process_bytes = process_bytes();
         let resolved = resolve(reader)?;
         layouts::check(reader, &resolved, &*backend)?;
+        let sizes = Sizes::new(
+            reader.bundle().manifest(),
+            &resolved,
+            options.streaming.as_ref(),
+        )?;
+        if let (Some(budget), Some((tokens, chunk))) = (options.budget_bytes, options.expected) {
+            let tokens = Tokens::new(tokens, chunk);
+            Memory::of(&resolved.graph, &sizes, &*backend, tokens, process_bytes)
+                .keep_within(budget)?;
+        }
         let mut store = ExpertStore::load(reader, verify, options.streaming.as_ref())?;
         // The arena's memory is touched while the other weights are read.
         let resident = std::thread::scope(|scope| {
@@ -145,6 +159,7 @@ impl Model {
             graph: resolved.graph,
             resident,
             store,
+            sizes,
             backend,
             buffers: Buffers::default(),
             cancel: Arc::default(),
@@ -173,12 +188,16 @@ impl Model {
         (self.backend.name(), self.backend.threads())
     }
 
+    /// How experts are read.
+    pub fn io_mode(&self) -> IoMode {
+        self.store.io_mode()
+    }
+
     /// The most memory a request of `tokens` tokens, `chunk` at a time, can take.
     pub fn memory(&self, tokens: usize, chunk: Option<NonZeroUsize>) -> Memory {
         Memory::of(
             &self.graph,
-            &self.resident,
-            &self.store,
+            &self.sizes,
             &*self.backend,
             Tokens::new(tokens, chunk),
             self.process_bytes,

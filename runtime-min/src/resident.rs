@@ -78,19 +78,6 @@ impl Resident {
     pub(crate) fn vector(&self, id: VectorId) -> &[f32] {
         &self.vectors[id.0]
     }
-
-    /// Columns of the widest matrix.
-    pub(crate) fn widest(&self) -> usize {
-        let cols = self.matrices.iter().map(|matrix| matrix.cols);
-        cols.max().unwrap_or(0)
-    }
-
-    /// Memory it takes.
-    pub(crate) fn bytes(&self) -> u64 {
-        let matrices = self.matrices.iter().map(|matrix| matrix.bytes.len());
-        let vectors = self.vectors.iter().map(|vector| size_of_val(&vector[..]));
-        matrices.chain(vectors).map(|bytes| bytes as u64).sum()
-    }
 }
 
 /// `[heads · (nope + value), rank]` from the key's part, `[heads · rank, nope]`, and the

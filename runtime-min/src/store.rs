@@ -13,7 +13,7 @@ use estream_schemas::plan::StreamConfig;
 use crate::backend::{ExpertWeights, Weight};
 use crate::error::{RunError, index, zeros};
 use crate::reader::{BundleReader, Verify};
-use crate::stream::{Service, Streamed, Streaming};
+use crate::stream::{IoMode, Service, Streamed, Streaming};
 
 const WHAT: &str = "expert weights";
 
@@ -164,20 +164,11 @@ impl ExpertStore {
         }
     }
 
-    /// Rows of the widest record's gate.
-    pub(crate) fn widest(&self) -> usize {
-        let ff = self.shapes.iter().map(|shape| shape.gate.rows);
-        ff.max().unwrap_or(0)
-    }
-
-    /// Memory it takes.
-    pub(crate) fn bytes(&self) -> u64 {
+    /// How records are read.
+    pub(crate) fn io_mode(&self) -> IoMode {
         match &self.held {
-            Held::Resident(layers) => {
-                let records = layers.iter().flatten();
-                records.map(|record| record.len() as u64).sum()
-            }
-            Held::Streamed(streamed) => streamed.bytes(),
+            Held::Resident(_) => IoMode::Buffered,
+            Held::Streamed(streamed) => streamed.io_mode(),
         }
     }
 
@@ -185,14 +176,6 @@ impl ExpertStore {
     pub(crate) fn populate(&mut self) {
         if let Held::Streamed(streamed) = &mut self.held {
             streamed.populate();
-        }
-    }
-
-    /// Threads it starts for a request.
-    pub(crate) fn threads(&self) -> u64 {
-        match &self.held {
-            Held::Resident(_) => 0,
-            Held::Streamed(streamed) => streamed.threads(),
         }
     }
 }

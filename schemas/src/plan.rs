@@ -195,6 +195,21 @@ fn rows<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<PlanRow>, D::Error
 }
 
 impl Plan {
+    /// Says why it cannot be followed for the bundle whose identity this is, if it cannot.
+    pub fn check(&self, bundle: Digest) -> Result<(), String> {
+        match (self.format.as_str(), self.version, self.bundle == bundle) {
+            (PLAN_FORMAT, PLAN_VERSION, true) => Ok(()),
+            (PLAN_FORMAT, PLAN_VERSION, false) => Err(format!(
+                "it was made for bundle {}, not {bundle}",
+                self.bundle
+            )),
+            (PLAN_FORMAT, version, _) => Err(format!(
+                "it has version {version}, this is for {PLAN_VERSION}"
+            )),
+            (format, ..) => Err(format!("it is {format:?}, not {PLAN_FORMAT:?}")),
+        }
+    }
+
     /// The row for a prompt of `tokens` tokens.
     pub fn row(&self, tokens: usize) -> &PlanRow {
         let at = self

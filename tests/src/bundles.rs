@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use estream_runtime::backend::Backend;
-use estream_runtime::reader::{BundleReader, Verify};
+use estream_runtime::reader::BundleReader;
 use estream_runtime::{LoadOptions, Model};
 use serde_json::Value;
 
@@ -72,5 +72,5 @@ pub fn model(bundle: &Path) -> Model {
 #[track_caller]
 pub fn model_on(bundle: &Path, backend: impl Backend + 'static) -> Model {
     let reader = BundleReader::open(bundle).expect("a bundle");
-    Model::load_on(&reader, Verify::FirstUse, Box::new(backend)).expect("a model")
+    Model::load_on(&reader, &LoadOptions::default(), Box::new(backend)).expect("a model")
 }

@@ -14,7 +14,7 @@ mod verify;
 
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use estream_schemas::digest::Digest;
@@ -22,6 +22,7 @@ use estream_schemas::limits::MAX_MANIFEST_BYTES;
 use estream_schemas::manifest::{
     CarriedFile, ExpertLayer, MANIFEST_FILE, Manifest, RESIDENT_FILE, ResidentTensor,
 };
+use estream_schemas::plan::{MAX_PLAN_BYTES, PLANS};
 use estream_schemas::valid::{Bundle, InvalidManifest};
 
 pub use error::ReadError;
@@ -217,6 +218,29 @@ impl BundleReader {
             }),
             _ => Err(self.no_such(format!("run of {count} records at {first} of {layer}"))),
         }
+    }
+
+    /// Path and text of the plan called `name`.
+    pub fn plan(&self, name: &str) -> Result<(PathBuf, Vec<u8>), ReadError> {
+        let file = format!("{PLANS}/{name}.json");
+        let path = self.path().join(&file);
+        if name.is_empty() || name.starts_with('.') || name.contains('/') {
+            return Err(ReadError::NotFound { path });
+        }
+        let file = self.dir.file(&file).map_err(|error| match error {
+            ReadError::Missing { path } => ReadError::NotFound { path },
+            other => other,
+        })?;
+        if file.bytes > MAX_PLAN_BYTES {
+            return Err(ReadError::Size {
+                path,
+                found: file.bytes,
+                expected: MAX_PLAN_BYTES,
+            });
+        }
+        let mut text = vec![0; usize::try_from(file.bytes).unwrap_or(0)];
+        file.read_at(0, &mut text)?;
+        Ok((path, text))
     }
 
     /// The files of the experts' parts, opened once more to be read past the page cache; none

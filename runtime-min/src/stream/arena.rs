@@ -58,11 +58,6 @@ impl Arena {
             page[0] = 0;
         }
     }
-
-    /// Memory it takes.
-    pub(crate) fn size_bytes(&self) -> u64 {
-        self.bytes.len() as u64
-    }
 }
 
 #[cfg(test)]

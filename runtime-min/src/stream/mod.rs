@@ -5,6 +5,7 @@
 //! memory, and [`timeline`] is what happened when.
 
 mod arena;
+mod choice;
 #[cfg(test)]
 mod exhaustive;
 mod pipeline;
@@ -12,6 +13,7 @@ mod residency;
 mod sequence;
 mod storage;
 mod timeline;
+mod trace;
 
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,17 +22,19 @@ use estream_schemas::plan::{PlanRow, StreamConfig};
 use estream_schemas::profile::Storage as StorageProfile;
 
 use self::arena::Arena;
-use self::pipeline::{Bound, Check, Pipeline};
+use self::pipeline::{Check, Pipeline};
 use self::sequence::Sequence;
 use self::storage::{Files, Storage, Throttled};
 use crate::error::{RunError, index};
 use crate::reader::{BundleReader, ReadError, Verify};
 use crate::store::{ExpertSource, RunRecord};
 
+pub use choice::{Choice, Chosen, bytes};
 pub use pipeline::Cancel;
 pub use storage::IoMode;
 pub(crate) use timeline::Recorder;
 pub use timeline::{Doing, Event, Overlap};
+pub use trace::write_trace;
 
 /// Bytes of a loader's stack: it calls the system and hashes.
 pub(crate) const STACK_BYTES: usize = 128 << 10;
@@ -77,6 +81,16 @@ impl Streaming {
         self.rows[at.min(self.rows.len() - 1)].stream
     }
 
+    /// Slots of the arena.
+    pub(crate) fn slots(&self) -> usize {
+        self.most(StreamConfig::slots)
+    }
+
+    /// Threads that load: as many as read at a time, and as many that look at what was read.
+    pub(crate) fn loaders(&self) -> u64 {
+        2 * self.most(|config| config.depth) as u64
+    }
+
     fn most(&self, of: impl Fn(&StreamConfig) -> usize) -> usize {
         self.rows
             .iter()
@@ -120,11 +134,10 @@ impl Streamed {
             let unseen = || AtomicBool::new(false);
             layer.digests.iter().map(|_| unseen()).collect()
         });
-        let slots = streaming.most(StreamConfig::slots);
         Ok(Streamed {
             direct: reader.direct_parts(),
             record_bytes: record_bytes.collect::<Result<_, _>>()?,
-            arena: Arena::new(slots, experts.slot_bytes)?,
+            arena: Arena::new(streaming.slots(), experts.slot_bytes)?,
             streaming: streaming.clone(),
             verify,
             seen: seen.collect(),
@@ -136,13 +149,11 @@ impl Streamed {
         self.streaming.config(tokens)
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
-        self.arena.size_bytes()
-    }
-
-    /// Loaders: as many as read at a time, and as many that look at what was read.
-    pub(crate) fn threads(&self) -> u64 {
-        2 * self.streaming.most(|config| config.depth) as u64
+    pub(crate) fn io_mode(&self) -> IoMode {
+        match self.direct.iter().all(Option::is_some) {
+            true => IoMode::Direct,
+            false => IoMode::Buffered,
+        }
     }
 
     /// Touches the arena's memory.

@@ -335,6 +335,7 @@ impl Sequence {
     }
 
     /// Whether a read is still under way, or its bytes not dealt with.
+    #[cfg(test)]
     pub(crate) fn is_reading(&self) -> bool {
         self.open > 0
     }

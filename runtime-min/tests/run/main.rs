@@ -8,4 +8,5 @@ mod reference;
 mod rows;
 mod runner;
 mod same_bits;
+mod streams;
 mod toy;

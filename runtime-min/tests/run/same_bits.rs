@@ -4,8 +4,8 @@ use std::num::NonZeroUsize;
 
 use estream_runtime::backend::CpuBackend;
 use estream_runtime::backend::cpu::{Simd, SimdPath};
-use estream_runtime::reader::{BundleReader, Verify};
-use estream_runtime::{Model, Positions, Request};
+use estream_runtime::reader::BundleReader;
+use estream_runtime::{LoadOptions, Model, Positions, Request};
 
 use crate::rows::{Rows, load};
 use crate::toy::{EXPERTS, HIDDEN, Packing, Toy, VOCAB};
@@ -36,7 +36,7 @@ fn neither_the_instruction_set_nor_the_routes_together_change_a_bit() {
         let simd = Simd::new(path)?;
         let backend = CpuBackend::new(2, simd).unwrap();
         let backend = Box::new(backend.with_expert_rows(expert_rows));
-        let mut model = Model::load_on(&reader, Verify::FirstUse, backend).unwrap();
+        let mut model = Model::load_on(&reader, &LoadOptions::default(), backend).unwrap();
         Some(Rows::of(&mut model, &ids(40), Positions::All).bits())
     };
     let expected = run(SimdPath::Portable, 256).unwrap();

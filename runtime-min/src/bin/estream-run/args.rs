@@ -5,8 +5,9 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use estream_runtime::reader::Verify;
-use estream_runtime::{BackendKind, ids};
+use estream_runtime::{BackendKind, Choice, ids, parse_size};
 use estream_schemas::exit::Exit;
+use estream_schemas::plan::Schedule;
 use lexopt::prelude::*;
 
 pub(crate) const HELP: &str = "\
@@ -30,6 +31,13 @@ Results:
 Running:
       --chunk N            tokens that go through the model together [default: all]; results
                            do not depend on it, memory does, and each chunk reads all experts
+      --schedule NAME      resident, on-demand, prefetch, early, compact or ahead [default: ahead]
+  -G N, -Q N, -B N         experts a group, reads at a time, groups in memory
+                           [defaults: a quarter of a layer but at most 8, 2, 3]
+      --plan NAME          a plan of the bundle, instead of these
+      --budget SIZE        the most memory, as 512M or 2G; what needs more is refused
+      --throttle FILE      imitate the storage of a profile (JSON)
+      --timeline FILE      write what happened when, for ui.perfetto.dev
       --backend NAME       cpu [default: cpu]
       --threads N          [default: as many as the machine has]; results do not depend on it
       --verify WHEN        always, first-use or never [default: first-use]
@@ -56,6 +64,10 @@ pub(crate) struct Args {
     pub(crate) backend: BackendKind,
     pub(crate) threads: Option<NonZeroUsize>,
     pub(crate) verify: Verify,
+    pub(crate) stream: Choice,
+    pub(crate) throttle: Option<PathBuf>,
+    pub(crate) budget: Option<u64>,
+    pub(crate) timeline: Option<PathBuf>,
 }
 
 /// Where the prompt is.
@@ -112,6 +124,10 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
         backend: BackendKind::Cpu,
         threads: None,
         verify: Verify::FirstUse,
+        stream: Choice::default(),
+        throttle: None,
+        budget: None,
+        timeline: None,
     };
     while let Some(arg) = parser.next()? {
         match arg {
@@ -134,6 +150,25 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
             Long("stats") => args.stats = true,
             Long("chunk") => args.chunk = Some(parser.value()?.parse()?),
             Long("threads") => args.threads = Some(parser.value()?.parse()?),
+            Long("schedule") => {
+                let name = parser.value()?.string()?;
+                let known = Schedule::ALL.into_iter().find(|known| known.name() == name);
+                let known = known.ok_or_else(|| {
+                    let names = Schedule::ALL.map(Schedule::name).join(", ");
+                    usage(format!("--schedule {name:?}: name one of {names}"))
+                })?;
+                args.stream.schedule = Some(known);
+            }
+            Short('G') => args.stream.group = Some(parser.value()?.parse()?),
+            Short('Q') => args.stream.depth = Some(parser.value()?.parse()?),
+            Short('B') => args.stream.banks = Some(parser.value()?.parse()?),
+            Long("plan") => args.stream.plan = Some(parser.value()?.string()?),
+            Long("budget") => {
+                let size = parse_size(&parser.value()?.string()?);
+                args.budget = Some(size.map_err(|why| usage(format!("--budget: {why}")))?);
+            }
+            Long("throttle") => args.throttle = Some(parser.value()?.into()),
+            Long("timeline") => args.timeline = Some(parser.value()?.into()),
             Long("verify") => {
                 let when = parser.value()?;
                 args.verify = match when.to_str() {
@@ -167,6 +202,19 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
     }
     if args.logits.is_some() && args.logits == args.hidden {
         return Err(usage("--logits and --hidden name the same file; name two"));
+    }
+    let Choice {
+        schedule,
+        group,
+        depth,
+        banks,
+        ..
+    } = &args.stream;
+    let stated = schedule.is_some() || [group, depth, banks].iter().any(|n| n.is_some());
+    if args.stream.plan.is_some() && stated {
+        return Err(usage(
+            "--plan says what --schedule, -G, -Q and -B say; use one or the others",
+        ));
     }
     args.top = top.unwrap_or(if args.continuation.is_some() { 0 } else { 5 });
     Ok(Command::Run(args))

@@ -4,7 +4,9 @@ mod args;
 mod report;
 
 use std::fmt;
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -12,8 +14,9 @@ use args::{Args, Command, HELP, Prompt};
 use estream_runtime::answer::{Ask, Stats};
 use estream_runtime::ids::{self, IdsError};
 use estream_runtime::reader::{BundleReader, ReadError};
-use estream_runtime::{LoadOptions, Model, RunError, check_prompt};
+use estream_runtime::{Choice, Event, LoadOptions, Model, RunError, check_prompt, write_trace};
 use estream_schemas::exit::Exit;
+use estream_schemas::profile::Profile;
 use report::Report;
 
 fn main() -> ExitCode {
@@ -79,6 +82,38 @@ impl From<IdsError> for Failed {
     }
 }
 
+/// The profile in a JSON file.
+fn profile(path: &Path) -> Result<Profile, Failed> {
+    const MAX_BYTES: u64 = 1 << 20;
+    let failed = |exit, why: &dyn fmt::Display| {
+        Failed::new(
+            exit,
+            format!("{}: {why}; name a profile in JSON", path.display()),
+        )
+    };
+    let mut text = Vec::new();
+    let file = File::open(path).map_err(|error| failed(Exit::Usage, &error))?;
+    file.take(MAX_BYTES)
+        .read_to_end(&mut text)
+        .map_err(|error| failed(Exit::Io, &error))?;
+    serde_json::from_slice(&text).map_err(|error| failed(Exit::Invalid, &error))
+}
+
+/// Writes what happened when to a file that must not exist.
+fn timeline(events: &[Event], path: &Path) -> Result<(), Failed> {
+    let write = || {
+        let mut out = io::BufWriter::new(File::create_new(path)?);
+        write_trace(events, &mut out)?;
+        out.flush()
+    };
+    write().map_err(|error| {
+        Failed::new(
+            Exit::Io,
+            format!("{}: cannot write: {error}", path.display()),
+        )
+    })
+}
+
 /// Lets `write` print to standard output. A reader that has enough is no failure.
 fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failed> {
     let mut out = io::BufWriter::new(io::stdout().lock());
@@ -113,16 +148,28 @@ fn run(args: &Args) -> Result<(), Failed> {
     // Known before gigabytes are read.
     check_prompt(&ask.tokens(), program.vocab, program.context)?;
 
+    let throttle = args.throttle.as_deref().map(profile).transpose()?;
+    let chosen = Choice {
+        throttle: throttle.map(|profile| profile.storage),
+        ..args.stream.clone()
+    }
+    .resolve(&reader)?;
     let start = Instant::now();
     let options = LoadOptions {
         verify: args.verify,
         threads: args.threads,
         backend: args.backend,
+        streaming: chosen.streaming,
+        budget_bytes: args.budget,
+        expected: Some((ask.tokens().len(), ask.chunk)),
     };
     let mut model = Model::load(&reader, &options)?;
     let load = start.elapsed();
     let (answer, outcome) = ask.run(&mut model)?;
-    let stats = Stats::new(&model, &outcome, load);
+    if let Some(path) = &args.timeline {
+        timeline(&outcome.events, path)?;
+    }
+    let stats = Stats::new(&model, &outcome, load, &chosen.why);
     if args.stats && !args.json {
         // Talk that nobody can read changes nothing.
         let _ = report::table(&stats, &mut io::stderr().lock());

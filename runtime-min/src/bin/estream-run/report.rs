@@ -28,11 +28,41 @@ pub(crate) fn table(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
         "records run {}, skipped {}",
         stats.records_run, stats.records_skipped
     )?;
+    if let Some(stream) = &stats.stream {
+        let config = stream.config;
+        writeln!(
+            out,
+            "stream {}, G {}, Q {}, B {} ({}), {} reads, {} io\n\
+             records read {}, wasted {}; waited {} times, {} us\n\
+             io {} us, exec {} us, bubble {} %, overlap {} %",
+            config.schedule.name(),
+            config.group,
+            config.depth,
+            config.banks,
+            stats.plan,
+            stream.reads,
+            stream.io,
+            stream.records_read,
+            stream.records_wasted,
+            stream.waits,
+            stream.wait_us,
+            stream.io_us,
+            stream.exec_us,
+            percent(stream.bubble),
+            percent(stream.overlap),
+        )?;
+    }
     writeln!(
         out,
         "load {} us, prefill {} us on {} ({} threads)",
         stats.load_us, stats.prefill_us, stats.backend, stats.threads
     )
+}
+
+/// A share in whole percents: spelling floats would take a percent of the program.
+#[expect(clippy::cast_possible_truncation, reason = "a share is small")]
+fn percent(share: f64) -> i64 {
+    (share * 100.0 + 0.5) as i64
 }
 
 /// A number as JSON spells it. The standard library's other spellings of floats would

@@ -1,0 +1,139 @@
+//! From what was asked for to a way of streaming, and why it is this one.
+
+use std::str::FromStr;
+
+use estream_schemas::plan::{Plan, PlanRow, Schedule, StreamConfig};
+use estream_schemas::profile::Storage as StorageProfile;
+
+use super::Streaming;
+use crate::error::RunError;
+use crate::reader::BundleReader;
+
+/// The longest prompt of which half a group is read before its routes are known.
+const SHORT: usize = 64;
+
+/// How somebody wants experts to be streamed; what is left out follows the defaults.
+#[derive(Clone, Debug, Default)]
+pub struct Choice {
+    /// A plan of the bundle, instead of all that follows but the throttle.
+    pub plan: Option<String>,
+    /// Which records are read when.
+    pub schedule: Option<Schedule>,
+    /// G.
+    pub group: Option<usize>,
+    /// Q.
+    pub depth: Option<usize>,
+    /// B.
+    pub banks: Option<usize>,
+    /// Storage to imitate.
+    pub throttle: Option<StorageProfile>,
+}
+
+/// A way of streaming, and where it comes from.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    /// None if all experts stay in memory.
+    pub streaming: Option<Streaming>,
+    /// One line for people.
+    pub why: String,
+}
+
+impl Choice {
+    /// What it means for a bundle.
+    ///
+    /// # Errors
+    /// If the bundle has no such plan, it is not for this bundle, or a number cannot be.
+    pub fn resolve(&self, reader: &BundleReader) -> Result<Chosen, RunError> {
+        let (rows, why) = match &self.plan {
+            Some(name) => (plan(reader, name)?.rows, format!("plan {name}")),
+            None => self.rows(reader),
+        };
+        let resident = |row: &PlanRow| row.stream.schedule == Schedule::Resident;
+        if rows.iter().all(resident) {
+            return Ok(Chosen {
+                streaming: None,
+                why: "resident: all experts stay in memory".to_owned(),
+            });
+        }
+        let streaming = Streaming::new(rows)?;
+        let streaming = match &self.throttle {
+            Some(profile) => streaming.throttled(profile.clone()),
+            None => streaming,
+        };
+        Ok(Chosen {
+            streaming: Some(streaming),
+            why,
+        })
+    }
+
+    fn rows(&self, reader: &BundleReader) -> (Vec<PlanRow>, String) {
+        let layers = reader.bundle().manifest().experts.layers.iter();
+        let records = layers.map(|layer| layer.records()).max().unwrap_or(1);
+        let records = usize::try_from(records).unwrap_or(usize::MAX);
+        let default = StreamConfig::default_for(records, 0);
+        let row = |max_tokens: u64, tokens: usize| PlanRow {
+            max_tokens,
+            stream: StreamConfig::new(
+                self.schedule.unwrap_or(default.schedule),
+                self.group.unwrap_or(default.group),
+                self.depth.unwrap_or(default.depth),
+                self.banks.unwrap_or(default.banks),
+                tokens,
+            ),
+            chunk: None,
+        };
+        let stated = self.schedule.is_some()
+            || [self.group, self.depth, self.banks]
+                .iter()
+                .any(Option::is_some);
+        let why = match stated {
+            true => "as asked for".to_owned(),
+            false => format!("the default for layers of {records} records"),
+        };
+        let rows = vec![row(SHORT as u64, SHORT), row(u64::MAX, SHORT + 1)];
+        (rows, why)
+    }
+}
+
+fn plan(reader: &BundleReader, name: &str) -> Result<Plan, RunError> {
+    let (path, text) = reader.plan(name)?;
+    let refuse = |why: String| RunError::Plan {
+        path: path.clone(),
+        why,
+    };
+    let plan: Plan = serde_json::from_slice(&text).map_err(|error| refuse(error.to_string()))?;
+    plan.check(reader.identity()).map_err(refuse)?;
+    Ok(plan)
+}
+
+/// A size such as `300000000`, `512M` or `2G`; K, M and G are powers of 1,024.
+///
+/// # Errors
+/// If it is none.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let (number, shift) = match text.char_indices().next_back() {
+        Some((at, 'k' | 'K')) => (&text[..at], 10),
+        Some((at, 'm' | 'M')) => (&text[..at], 20),
+        Some((at, 'g' | 'G')) => (&text[..at], 30),
+        _ => (text, 0),
+    };
+    let value = u64::from_str(number).ok();
+    let value = value.and_then(|value| value.checked_mul(1 << shift));
+    value.ok_or_else(|| format!("{text:?} is no size; write bytes, or a number with K, M or G"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_bytes_or_powers_of_1024() {
+        assert_eq!(bytes("300"), Ok(300));
+        assert_eq!(bytes("2k"), Ok(2048));
+        assert_eq!(bytes("512M"), Ok(512 << 20));
+        assert_eq!(bytes("2G"), Ok(2 << 30));
+        for text in ["", "M", "-1", "1.5G", "17179869184G", "1T"] {
+            assert!(bytes(text).unwrap_err().contains("no size"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Experts that pass through an arena give the bits of experts that stay, and faults end
+//! one request only.
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::time::Duration;
+
+use estream_runtime::reader::{BundleReader, Verify};
+use estream_runtime::{
+    Doing, Event, LoadOptions, Model, Observer, Outcome, Overlap, Place, Positions, Request,
+    RunError, Streaming,
+};
+use estream_schemas::plan::{PlanRow, Schedule, StreamConfig};
+
+use crate::rows::{Rows, load};
+use crate::toy::{EXPERTS, LAYERS, Packing, Toy, VOCAB};
+
+fn ids(count: u32) -> Vec<u32> {
+    (0..count).map(|i| (i * 7 + i * i) % VOCAB as u32).collect()
+}
+
+fn config(schedule: Schedule, (group, depth, banks): (usize, usize, usize)) -> StreamConfig {
+    StreamConfig::new(schedule, group, depth, banks, 1000)
+}
+
+fn streaming(stream: StreamConfig) -> Streaming {
+    let row = PlanRow {
+        max_tokens: 1,
+        stream,
+        chunk: None,
+    };
+    Streaming::new(vec![row]).unwrap()
+}
+
+fn open(bundle: &Path, stream: StreamConfig, verify: Verify) -> Result<Model, RunError> {
+    let reader = BundleReader::open(bundle)?;
+    let options = LoadOptions {
+        threads: NonZeroUsize::new(1),
+        streaming: Some(streaming(stream)),
+        verify,
+        ..LoadOptions::default()
+    };
+    Model::load(&reader, &options)
+}
+
+fn run(model: &mut Model, ids: &[u32], chunk: usize) -> Result<(Rows, Outcome), RunError> {
+    let mut rows = Rows::default();
+    let request = Request {
+        positions: Positions::All,
+        hidden: true,
+        chunk: NonZeroUsize::new(chunk),
+    };
+    let outcome = model.prefill(ids, &request, &mut rows)?;
+    Ok((rows, outcome))
+}
+
+const STREAMING: [Schedule; 5] = [
+    Schedule::OnDemand,
+    Schedule::Prefetch,
+    Schedule::Early,
+    Schedule::Compact,
+    Schedule::Ahead,
+];
+
+#[test]
+fn every_schedule_has_the_bits_of_experts_that_stay() {
+    let toy = Toy::new();
+    for packing in [
+        Packing::default(),
+        Packing {
+            shards: 2,
+            order: vec![2, 0, 3, 1],
+            tiles: true,
+        },
+    ] {
+        let dir = toy.bundle(&packing);
+        for count in [1, 3, 64] {
+            let ids = ids(count);
+            let all = Rows::of(&mut load(dir.path(), 2), &ids, Positions::All).bits();
+            for schedule in STREAMING {
+                for numbers in [
+                    (1, 1, 1),
+                    (1, 2, 3),
+                    (2, 1, 2),
+                    (3, 2, 2),
+                    (8, 1, 1),
+                    (8, 2, 2),
+                ] {
+                    let stream = config(schedule, numbers);
+                    let mut model = open(dir.path(), stream, Verify::FirstUse).unwrap();
+                    for chunk in [64, 5] {
+                        let (rows, outcome) = run(&mut model, &ids, chunk).unwrap();
+                        assert!(rows.bits() == all, "{stream:?}, {count} in {chunk}s");
+                        assert_eq!(outcome.stream, Some(stream));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Makes what comes before the routes take longer than a read.
+struct Slow;
+
+impl Observer for Slow {
+    fn after_op(&mut self, place: Place, op: usize, _: &str, _: &[f32]) {
+        if matches!((place, op), (Place::Layer(_), 0)) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn of(events: &[Event], doing: Doing) -> impl Iterator<Item = &Event> {
+    events.iter().filter(move |event| event.doing == doing)
+}
+
+/// When the experts of a step begin: its routes are known by then.
+fn routed_ns(events: &[Event], step: usize) -> u64 {
+    let mut layers = of(events, Doing::Layer).filter(|event| event.step == step);
+    layers.next().unwrap().end_ns
+}
+
+#[test]
+fn the_timeline_shows_what_each_schedule_is() {
+    let dir = Toy::new().bundle(&Packing::default());
+    for schedule in STREAMING {
+        let mut model = open(dir.path(), config(schedule, (2, 2, 2)), Verify::Always).unwrap();
+        let (mut rows, request) = (Rows::default(), Request::default());
+        let outcome = model
+            .prefill_observed(&ids(64), &request, &mut rows, &mut Slow)
+            .unwrap();
+        let events = &outcome.events;
+        let reads: Vec<&Event> = of(events, Doing::Read).collect();
+        assert!(reads.len() >= LAYERS * EXPERTS / 2, "{schedule:?}");
+        for read in &reads {
+            let routed = routed_ns(events, read.step);
+            match schedule {
+                Schedule::OnDemand => {
+                    let overlap = Overlap::of(events, outcome.elapsed.as_nanos() as u64);
+                    assert_eq!(overlap.both_ns, 0);
+                }
+                Schedule::Prefetch => assert!(read.start_ns >= routed),
+                _ => {}
+            }
+        }
+        let before_routes = |read: &&&Event| read.start_ns < routed_ns(events, read.step);
+        let early = reads.iter().filter(before_routes).count();
+        match schedule {
+            Schedule::OnDemand | Schedule::Prefetch => assert_eq!(early, 0),
+            _ => assert!(early > 0, "{schedule:?} starts early"),
+        }
+        let executed: usize = of(events, Doing::Experts).map(|event| event.records).sum();
+        assert_eq!(executed as u64, outcome.records_run);
+    }
+}
+
+#[test]
+fn a_flipped_byte_is_found_before_it_is_used_and_the_next_request_is_unharmed() {
+    let toy = Toy::new();
+    for schedule in STREAMING {
+        let dir = toy.bundle(&Packing::default());
+        let file = dir.path().join("experts-00001.bin");
+        let whole = std::fs::read(&file).unwrap();
+        let stream = config(schedule, (2, 2, 2));
+        let mut model = open(dir.path(), stream, Verify::Always).unwrap();
+        let expected = run(&mut model, &ids(20), 20).unwrap().0.bits();
+        let mut broken = whole.clone();
+        *broken.last_mut().unwrap() ^= 1;
+        std::fs::write(&file, &broken).unwrap();
+        let error = run(&mut model, &ids(20), 20).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("experts-00001.bin") && text.contains("digest"),
+            "{text}"
+        );
+        std::fs::write(&file, &whole[..whole.len() - 1]).unwrap();
+        let error = run(&mut model, &ids(20), 20).unwrap_err().to_string();
+        assert!(error.contains("truncated"), "{error}");
+        std::fs::write(&file, &whole).unwrap();
+        let again = run(&mut model, &ids(20), 20).unwrap().0.bits();
+        assert!(again == expected, "{schedule:?}");
+    }
+}
+
+#[test]
+fn a_cancelled_request_ends_and_the_next_one_runs() {
+    let dir = Toy::new().bundle(&Packing::default());
+    let mut model = open(
+        dir.path(),
+        config(Schedule::Ahead, (1, 1, 1)),
+        Verify::Never,
+    )
+    .unwrap();
+    let cancel = model.canceller();
+    cancel.cancel();
+    let error = run(&mut model, &ids(20), 20).unwrap_err();
+    assert!(matches!(error, RunError::Cancelled), "{error}");
+    cancel.reset();
+    run(&mut model, &ids(20), 20).unwrap();
+}
+
+#[test]
+fn a_budget_one_byte_below_the_ceiling_is_refused_before_a_weight_is_read() {
+    let dir = Toy::new().bundle(&Packing::default());
+    let reader = BundleReader::open(dir.path()).unwrap();
+    let stream = config(Schedule::Ahead, (1, 1, 2));
+    let mut options = LoadOptions {
+        threads: NonZeroUsize::new(1),
+        streaming: Some(streaming(stream)),
+        expected: Some((20, None)),
+        ..LoadOptions::default()
+    };
+    let ceiling = Model::load(&reader, &options).unwrap().memory(20, None);
+    // What the process has by itself changes from moment to moment.
+    let floor = ceiling.total_bytes() - ceiling.process_bytes;
+    std::fs::write(dir.path().join("resident.bin"), "").unwrap();
+    options.budget_bytes = Some(floor - 1);
+    let error = Model::load(&reader, &options).unwrap_err();
+    let RunError::Budget {
+        ceiling, budget, ..
+    } = &error
+    else {
+        panic!("{error}");
+    };
+    assert!(*ceiling >= floor && *budget == floor - 1);
+    assert!(error.to_string().contains("experts "), "{error}");
+}
