@@ -16,6 +16,10 @@ const MAX_DESCRIPTOR_BYTES: usize = 1 << 20;
 /// The built-in descriptors, by file name.
 const BUILT_IN: &[(&str, &str)] = &[
     ("deepseek2.toml", include_str!("../../arch/deepseek2.toml")),
+    (
+        "granitemoe.toml",
+        include_str!("../../arch/granitemoe.toml"),
+    ),
     ("lfm2moe.toml", include_str!("../../arch/lfm2moe.toml")),
     ("mixtral.toml", include_str!("../../arch/mixtral.toml")),
     ("olmoe.toml", include_str!("../../arch/olmoe.toml")),
