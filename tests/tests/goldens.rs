@@ -19,16 +19,31 @@ const fn case(source: &'static str, golden: &'static str) -> Case {
 
 const CASES: &[Case] = &[
     case("deepseek2", "deepseek2/golden.safetensors"),
+    case("gguf/deepseek2-bf16.gguf", "deepseek2/golden.safetensors"),
+    case(
+        "gguf/deepseek2-legacy-f32.gguf",
+        "deepseek2/golden.safetensors",
+    ),
     case(
         "gguf/deepseek2-q4_0.gguf",
         "gguf/deepseek2-q4_0.golden.safetensors",
     ),
+    case(
+        "gguf/deepseek2-q8_0.gguf",
+        "gguf/deepseek2-q8_0.golden.safetensors",
+    ),
     case("lfm2moe", "lfm2moe/golden.safetensors"),
+    case("gguf/lfm2moe-bf16.gguf", "lfm2moe/golden.safetensors"),
     case(
         "gguf/lfm2moe-q4_0.gguf",
         "gguf/lfm2moe-q4_0.golden.safetensors",
     ),
+    case(
+        "gguf/lfm2moe-q8_0.gguf",
+        "gguf/lfm2moe-q8_0.golden.safetensors",
+    ),
     case("mixtral", "mixtral/golden.safetensors"),
+    case("gguf/mixtral-bf16.gguf", "mixtral/golden.safetensors"),
     case(
         "gguf/mixtral-q4_0.gguf",
         "gguf/mixtral-q4_0.golden.safetensors",
@@ -42,6 +57,7 @@ const CASES: &[Case] = &[
     case("gguf/olmoe-q8_0.gguf", "gguf/olmoe-q8_0.golden.safetensors"),
     case("gguf/olmoe-q4_0.gguf", "gguf/olmoe-q4_0.golden.safetensors"),
     case("qwen3moe", "qwen3moe/golden.safetensors"),
+    case("gguf/qwen3moe-bf16.gguf", "qwen3moe/golden.safetensors"),
     case(
         "gguf/qwen3moe-q4_0.gguf",
         "gguf/qwen3moe-q4_0.golden.safetensors",
