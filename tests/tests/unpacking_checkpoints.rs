@@ -54,8 +54,34 @@ fn every_tensor_is_what_llama_cpp_made_of_the_checkpoint() {
             assert_llama_cpp_made(&name, &fixture(&format!("gguf/{name}.gguf")));
         }
     }
+}
+
+/// What unpacking makes of DeepSeek's checkpoint, before a test takes its latent attention apart.
+#[test]
+fn latent_attention_is_as_older_files_have_it() {
     let name = "deepseek2-legacy-f32";
-    assert_llama_cpp_made(name, &fixture(&format!("gguf/{name}.gguf")));
+    let path = fixture(&format!("gguf/{name}.gguf"));
+    assert_llama_cpp_made(name, &path);
+    let [ours, split] =
+        [path, fixture("gguf/deepseek2-q4_0.gguf")].map(|path| Gguf::open(&path).unwrap());
+    let mut differing = Vec::new();
+    for (key, _) in split
+        .pairs()
+        .filter(|(key, _)| key.starts_with("deepseek2."))
+    {
+        if split.kv_bytes(key) != ours.kv_bytes(key) {
+            differing.push((key, ours.kv(key).and_then(|value| value.as_u64())));
+        }
+    }
+    differing.sort_unstable();
+    let expected = [
+        ("deepseek2.attention.head_count_kv", Some(4)),
+        ("deepseek2.attention.key_length", Some(48)),
+        ("deepseek2.attention.key_length_mla", None),
+        ("deepseek2.attention.value_length", Some(32)),
+        ("deepseek2.attention.value_length_mla", None),
+    ];
+    assert_eq!(differing, expected);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use estream_schemas::manifest::SourceFormat;
 use serde_json::Value;
 
 use super::check::check;
-use super::{Descriptor, Keys, PairValue, UnpackForm, keys};
+use super::{Descriptor, GgufPairs, Keys, keys};
 use crate::ingest::{Checkpoint, Config};
 use crate::problem::{Problems, problem_list};
 
@@ -143,13 +143,9 @@ impl Family {
         }
     }
 
-    /// The architecture and the pairs of a GGUF file of a model of `layers` layers and these
-    /// numbers; else everything that GGUF cannot say of it.
-    pub fn gguf_pairs(
-        &self,
-        keys: &Keys,
-        layers: u64,
-    ) -> Result<(&UnpackForm, &str, Vec<(String, PairValue)>), Vec<String>> {
+    /// What a GGUF file says of a model of `layers` layers and these numbers; else everything
+    /// that GGUF cannot say of it.
+    pub fn gguf_pairs(&self, keys: &Keys, layers: u64) -> Result<GgufPairs<'_>, Vec<String>> {
         let form = self.descriptor.unpack.as_ref();
         let (Some(form), Some(architecture)) = (form, self.descriptor.matches.gguf.first()) else {
             return Err(vec![format!(
@@ -157,8 +153,11 @@ impl Family {
                 self.descriptor.family
             )]);
         };
-        let pairs = form.pairs(architecture, keys, layers)?;
-        Ok((form, architecture, pairs))
+        Ok(GgufPairs {
+            form,
+            architecture,
+            pairs: form.pairs(architecture, keys, layers)?,
+        })
     }
 
     /// Whether GGUF files may hold the rows or elements of `role` in another order.
