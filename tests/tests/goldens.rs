@@ -7,49 +7,29 @@ use std::sync::OnceLock;
 
 use estream_tests::{Prompt, Tensors, Trace, compile, fixture, max_diff, model, prompts};
 
-/// A checkpoint, and what every tensor as it is in it must compute.
-struct Case {
-    source: &'static str,
-    golden: &'static str,
-}
-
-const fn case(source: &'static str, golden: &'static str) -> Case {
-    Case { source, golden }
-}
-
-const CASES: &[Case] = &[
-    case("deepseek2", "deepseek2/golden.safetensors"),
-    case(
-        "gguf/deepseek2-q4_0.gguf",
-        "gguf/deepseek2-q4_0.golden.safetensors",
-    ),
-    case("lfm2moe", "lfm2moe/golden.safetensors"),
-    case(
-        "gguf/lfm2moe-q4_0.gguf",
-        "gguf/lfm2moe-q4_0.golden.safetensors",
-    ),
-    case("mixtral", "mixtral/golden.safetensors"),
-    case(
-        "gguf/mixtral-q4_0.gguf",
-        "gguf/mixtral-q4_0.golden.safetensors",
-    ),
-    case(
-        "gguf/mixtral-q8_0.gguf",
-        "gguf/mixtral-q8_0.golden.safetensors",
-    ),
-    case("olmoe", "olmoe/golden.safetensors"),
-    case("gguf/olmoe-bf16.gguf", "olmoe/golden.safetensors"),
-    case("gguf/olmoe-q8_0.gguf", "gguf/olmoe-q8_0.golden.safetensors"),
-    case("gguf/olmoe-q4_0.gguf", "gguf/olmoe-q4_0.golden.safetensors"),
-    case("qwen3moe", "qwen3moe/golden.safetensors"),
-    case(
-        "gguf/qwen3moe-q4_0.gguf",
-        "gguf/qwen3moe-q4_0.golden.safetensors",
-    ),
-    case(
-        "gguf/qwen3moe-q8_0.gguf",
-        "gguf/qwen3moe-q8_0.golden.safetensors",
-    ),
+/// Checkpoints, and what the names begin with of the references for their very weights.
+const CASES: &[(&str, &str)] = &[
+    ("deepseek2", "deepseek2/"),
+    ("gguf/deepseek2-bf16.gguf", "deepseek2/"),
+    ("gguf/deepseek2-legacy-f32.gguf", "deepseek2/"),
+    ("gguf/deepseek2-q8_0.gguf", "gguf/deepseek2-q8_0."),
+    ("gguf/deepseek2-q4_0.gguf", "gguf/deepseek2-q4_0."),
+    ("lfm2moe", "lfm2moe/"),
+    ("gguf/lfm2moe-bf16.gguf", "lfm2moe/"),
+    ("gguf/lfm2moe-q8_0.gguf", "gguf/lfm2moe-q8_0."),
+    ("gguf/lfm2moe-q4_0.gguf", "gguf/lfm2moe-q4_0."),
+    ("mixtral", "mixtral/"),
+    ("gguf/mixtral-bf16.gguf", "mixtral/"),
+    ("gguf/mixtral-q8_0.gguf", "gguf/mixtral-q8_0."),
+    ("gguf/mixtral-q4_0.gguf", "gguf/mixtral-q4_0."),
+    ("olmoe", "olmoe/"),
+    ("gguf/olmoe-bf16.gguf", "olmoe/"),
+    ("gguf/olmoe-q8_0.gguf", "gguf/olmoe-q8_0."),
+    ("gguf/olmoe-q4_0.gguf", "gguf/olmoe-q4_0."),
+    ("qwen3moe", "qwen3moe/"),
+    ("gguf/qwen3moe-bf16.gguf", "qwen3moe/"),
+    ("gguf/qwen3moe-q8_0.gguf", "gguf/qwen3moe-q8_0."),
+    ("gguf/qwen3moe-q4_0.gguf", "gguf/qwen3moe-q4_0."),
 ];
 
 /// The most that a logit, or a number on the way to it, may be off.
@@ -59,7 +39,7 @@ const MIN_MARGIN: f32 = 1e-4;
 
 /// A case that was run.
 struct Ran {
-    case: &'static Case,
+    source: &'static str,
     golden: Tensors,
     passes: Vec<(Prompt, Trace)>,
 }
@@ -67,18 +47,18 @@ struct Ran {
 fn ran() -> &'static [Ran] {
     static RAN: OnceLock<Vec<Ran>> = OnceLock::new();
     RAN.get_or_init(|| {
-        let run = |case: &'static Case| {
+        let run = |(source, reference): &(&'static str, &str)| {
             let dir = tempfile::tempdir().unwrap();
             let bundle = dir.path().join("case.estream");
-            compile(&fixture(case.source), &bundle, &["--recipe", "keep"]);
-            let golden = Tensors::read(&fixture(case.golden));
+            compile(&fixture(source), &bundle, &["--recipe", "keep"]);
+            let golden = Tensors::read(&fixture(&format!("{reference}golden.safetensors")));
             let mut model = model(&bundle);
             let passes = prompts(&golden).into_iter().map(|prompt| {
                 let trace = Trace::of(&mut model, &prompt.ids);
                 (prompt, trace)
             });
             Ran {
-                case,
+                source,
                 passes: passes.collect(),
                 golden,
             }
@@ -91,7 +71,7 @@ fn ran() -> &'static [Ran] {
 /// must be something in every case.
 fn for_each(check: impl Fn(&Tensors, &Prompt, &Trace) -> Result<usize, String>) {
     for Ran {
-        case,
+        source,
         golden,
         passes,
     } in ran()
@@ -99,9 +79,9 @@ fn for_each(check: impl Fn(&Tensors, &Prompt, &Trace) -> Result<usize, String>) 
         let mut compared = 0;
         for (prompt, trace) in passes {
             compared += check(golden, prompt, trace)
-                .unwrap_or_else(|why| panic!("{}, {}: {why}", case.source, prompt.name));
+                .unwrap_or_else(|why| panic!("{source}, {}: {why}", prompt.name));
         }
-        assert!(compared > 0, "{}: nothing to compare", case.golden);
+        assert!(compared > 0, "{source}: nothing to compare");
     }
 }
 

@@ -193,6 +193,10 @@ fn manifest() -> Value {
                 "lm_head.weight",
                 Fate::AliasOf("embed_tokens.weight".to_owned()),
             ),
+            entry(
+                "embed_tokens.weight_scale",
+                Fate::ScalesOf("embed_tokens.weight".to_owned()),
+            ),
             entry("mask", Fate::Dropped("a mask".to_owned())),
         ],
         source: Source {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use estream_tests::{
     Checkpoint, ParityDesk, SHORT, Tensors, compile, estream, finish, fixture, number, with,
 };
+use serde_json::Value;
 
 #[test]
 fn a_bundle_that_keeps_its_source_is_the_same_everywhere() {
@@ -63,18 +64,21 @@ fn c90_real_text_shows_what_quantising_costs_and_where_it_first_shows() {
     assert_eq!(number(&report, "/perplexity/tokens"), 597.0);
 
     let first = &report["experts"]["first"];
+    let place = |first: &Value| {
+        let place = ["window", "position", "layer"].map(|name| first[name].as_u64());
+        assert!(place.iter().all(Option::is_some), "{first}");
+        place
+    };
     let mut places = Vec::new();
     for layer in report["experts"]["layers"].as_array().unwrap() {
         let same = number(layer, "/same_rows_pct");
         assert!((20.0..100.0).contains(&same), "{same}");
         assert!(number(layer, "/common_pct") > same);
-        let place = |name: &str| number(layer, &format!("/first/{name}"));
-        places.push([place("window"), place("position"), place("layer")].map(|x| x as usize));
+        places.push(place(&layer["first"]));
         let margin = number(layer, "/first/margin");
         assert!(0.0 < margin && margin <= number(layer, "/widest_margin"));
     }
-    let earliest = ["window", "position", "layer"].map(|name| number(first, &format!("/{name}")));
-    assert_eq!(places.iter().min(), Some(&earliest.map(|x| x as usize)));
+    assert_eq!(places.iter().min(), Some(&place(first)));
     assert_ne!(first["reference"], first["bundle"]);
 
     // Each limit on its own is enough to fail, and is named with its numbers.

@@ -206,16 +206,16 @@ impl Report {
         words.collect()
     }
 
-    /// For people; `at_max` is the token at the largest divergence.
+    /// For people; `at_max` is what is said of the token at the largest divergence.
     pub(crate) fn text(&self, at_max: &str) -> String {
         let mut out = String::new();
         let text = &self.text;
         let _ = writeln!(
             out,
-            "{} positions in {} windows of at most {} tokens",
+            "{} positions, windows of {} tokens: {}",
             grouped(text.positions as u64),
-            text.windows,
-            text.window
+            text.window,
+            text.windows
         );
         let kl = &self.kl;
         let over = match kl.exact {

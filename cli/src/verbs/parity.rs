@@ -143,8 +143,8 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
     ui.answer(&report, |report| {
         let windows = &reference.stored.windows;
         let worst = windows.index(report.kl.max_at);
-        let token = windows.ids().get(worst).map(|id| text.token(*id));
-        report.text(&token.unwrap_or_default())
+        let id = windows.ids().get(worst).copied().unwrap_or_default();
+        report.text(format!("token {id} {}", text.token(id)).trim_end())
     })?;
     match report.failed() {
         failed if failed.is_empty() => Ok(()),

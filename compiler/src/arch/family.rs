@@ -6,7 +6,7 @@ use estream_schemas::manifest::SourceFormat;
 use serde_json::Value;
 
 use super::check::check;
-use super::{Descriptor, Keys, PairValue, UnpackForm, keys};
+use super::{Descriptor, GgufPairs, Keys, keys};
 use crate::ingest::{Checkpoint, Config};
 use crate::problem::{Problems, problem_list};
 
@@ -16,6 +16,10 @@ const MAX_DESCRIPTOR_BYTES: usize = 1 << 20;
 /// The built-in descriptors, by file name.
 const BUILT_IN: &[(&str, &str)] = &[
     ("deepseek2.toml", include_str!("../../arch/deepseek2.toml")),
+    (
+        "granitemoe.toml",
+        include_str!("../../arch/granitemoe.toml"),
+    ),
     ("lfm2moe.toml", include_str!("../../arch/lfm2moe.toml")),
     ("mixtral.toml", include_str!("../../arch/mixtral.toml")),
     ("olmoe.toml", include_str!("../../arch/olmoe.toml")),
@@ -139,13 +143,9 @@ impl Family {
         }
     }
 
-    /// The architecture and the pairs of a GGUF file of a model of `layers` layers and these
-    /// numbers; else everything that GGUF cannot say of it.
-    pub fn gguf_pairs(
-        &self,
-        keys: &Keys,
-        layers: u64,
-    ) -> Result<(&UnpackForm, &str, Vec<(String, PairValue)>), Vec<String>> {
+    /// What a GGUF file says of a model of `layers` layers and these numbers; else everything
+    /// that GGUF cannot say of it.
+    pub fn gguf_pairs(&self, keys: &Keys, layers: u64) -> Result<GgufPairs<'_>, Vec<String>> {
         let form = self.descriptor.unpack.as_ref();
         let (Some(form), Some(architecture)) = (form, self.descriptor.matches.gguf.first()) else {
             return Err(vec![format!(
@@ -153,8 +153,11 @@ impl Family {
                 self.descriptor.family
             )]);
         };
-        let pairs = form.pairs(architecture, keys, layers)?;
-        Ok((form, architecture, pairs))
+        Ok(GgufPairs {
+            form,
+            architecture,
+            pairs: form.pairs(architecture, keys, layers)?,
+        })
     }
 
     /// Whether GGUF files may hold the rows or elements of `role` in another order.

@@ -21,4 +21,4 @@ pub use op::{
     RenormaliseForm, SumPlus, YarnForm, mscale,
 };
 pub use predicate::Predicate;
-pub use unpack::{LayersPair, PairForm, PairValue, RealPair, TokenizerForm, UnpackForm};
+pub use unpack::{GgufPairs, LayersPair, PairForm, PairValue, RealPair, TokenizerForm, UnpackForm};

@@ -68,6 +68,17 @@ pub enum TokenizerForm {
     Llama,
 }
 
+/// What a GGUF file says of one model.
+#[derive(Clone, Debug)]
+pub struct GgufPairs<'a> {
+    /// The family's table.
+    pub form: &'a UnpackForm,
+    /// `general.architecture`.
+    pub architecture: &'a str,
+    /// Its pairs, by whole name.
+    pub pairs: Vec<(String, PairValue)>,
+}
+
 /// Where a pair's value is from.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]

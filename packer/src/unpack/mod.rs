@@ -126,7 +126,7 @@ pub fn unpack(
         .map_err(|e| write(e.into_error().into()))?;
     file.sync_all().map_err(|e| write(e.into()))?;
     partial.publish().map_err(|e| write(e.into()))?;
-    let dropped = |fate: &Fate| !matches!(fate, Fate::Became(_));
+    let dropped = |fate: &Fate| matches!(fate, Fate::Dropped(_) | Fate::AliasOf(_));
     Ok(Unpacked {
         tensor_count: plan.len(),
         dropped_count: (manifest.ledger.iter())

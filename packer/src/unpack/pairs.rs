@@ -33,12 +33,13 @@ impl Pairs {
     ) -> Result<Pairs, UnpackError> {
         let manifest = reader.bundle().manifest();
         let layers = manifest.program.layers.len() as u64;
-        let pairs = family.gguf_pairs(keys, layers);
-        let (form, architecture, mut of_architecture) =
-            pairs.map_err(|problems| UnpackError::Unsayable {
-                path: reader.path().to_owned(),
-                problems,
-            })?;
+        let said = family.gguf_pairs(keys, layers);
+        let said = said.map_err(|problems| UnpackError::Unsayable {
+            path: reader.path().to_owned(),
+            problems,
+        })?;
+        let (form, architecture) = (said.form, said.architecture);
+        let mut of_architecture = said.pairs;
         let vocab = manifest.program.vocab;
         let tokenizer = match &form.pre {
             Some(pre) => Tokenizer::new(&Files::read(reader)?, form.tokenizer, pre, config, vocab),

@@ -55,7 +55,8 @@ pub(super) fn piece(matrix: &Matrix<'_>, row: usize, first: usize, out: &mut [f3
         DType::BF16 => plain(stored, out, |b| bf16_to_f32(u16::from_le_bytes(b))),
         _ => {
             for (block, out) in stored.chunks_exact(bytes).zip(out.chunks_exact_mut(len)) {
-                Block::read(dtype, block, out.len()).decode(out);
+                let mut levels = [0; BLOCK];
+                Block::read(dtype, block, &mut levels[..out.len()]).decode(out);
             }
         }
     }
@@ -68,46 +69,35 @@ fn plain<const BYTES: usize>(stored: &[u8], out: &mut [f32], value: impl Fn([u8;
 }
 
 /// A block taken apart.
-struct Block {
-    levels: [u8; BLOCK],
+struct Block<'a> {
+    levels: &'a [u8],
     /// The level that stands for 0.
     zero: f32,
     scales: [f32; GROUPS],
     mins: [f32; GROUPS],
 }
 
-impl Block {
+impl<'a> Block<'a> {
     fn decode(&self, out: &mut [f32]) {
         let levels = self.levels.as_chunks::<GROUP>().0;
-        let groups = levels.iter().zip(&self.scales).zip(&self.mins);
-        for (((levels, scale), min), out) in groups.zip(out.as_chunks_mut::<GROUP>().0) {
-            for (x, level) in out.iter_mut().zip(levels) {
-                *x = scale * (f32::from(*level) - self.zero) - min;
-            }
+        for (group, out) in out.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
+            let (scale, min) = (self.scales[group], self.mins[group]);
+            decode_group(&levels[group], self.zero, scale, min, out);
         }
     }
 
-    /// The block of `len` elements in `b`. A comment names its fields in their order.
-    fn read(dtype: DType, b: &[u8], len: usize) -> Block {
-        let mut block = Block {
-            levels: [0; BLOCK],
-            zero: 0.0,
-            scales: [0.0; GROUPS],
-            mins: [0.0; GROUPS],
-        };
-        let Block {
-            levels,
-            zero,
-            scales,
-            mins,
-        } = &mut block;
-        let levels = &mut levels[..len];
+    /// The block in `b`; a comment names its fields in their order. `levels` has a zero
+    /// for every element of it.
+    fn read(dtype: DType, b: &[u8], levels: &'a mut [u8]) -> Block<'a> {
+        let zero = &mut 0.0;
+        let scales = &mut [0.0; GROUPS];
+        let mins = &mut [0.0; GROUPS];
         match dtype {
             // d, perhaps m, perhaps the fifth bits of the levels, their nibbles.
             DType::Q4_0 | DType::Q4_1 | DType::Q5_0 | DType::Q5_1 => {
                 *scales = [f16_at(b, 0); GROUPS];
                 let (head, nibbles) = b.split_at(b.len() - 16);
-                add_bits(levels, nibbles, (16, 4, 0));
+                add_bits::<16, 4, 0>(levels, nibbles);
                 let fifth = match dtype {
                     DType::Q4_0 | DType::Q5_0 => &head[2..],
                     _ => {
@@ -127,13 +117,13 @@ impl Block {
             // d, nibbles.
             DType::IQ4_NL => {
                 *scales = [f16_at(b, 0); GROUPS];
-                add_bits(levels, &b[2..], (16, 4, 0));
+                add_bits::<16, 4, 0>(levels, &b[2..]);
                 *zero = look_up(levels, &IQ4_NL);
             }
             // e, nibbles.
             DType::MXFP4 => {
                 *scales = [e8m0_half_to_f32(b[0]); GROUPS];
-                add_bits(levels, &b[1..], (16, 4, 0));
+                add_bits::<16, 4, 0>(levels, &b[1..]);
                 *zero = look_up(levels, &MXFP4);
             }
             // d, levels.
@@ -144,7 +134,7 @@ impl Block {
             // A scale and a minimum a group, two bits a level, d, m.
             DType::Q2_K => {
                 let (d, m) = (f16_at(b, 80), f16_at(b, 82));
-                add_bits(levels, &b[16..80], (32, 2, 0));
+                add_bits::<32, 2, 0>(levels, &b[16..80]);
                 *scales = from_codes(d, |group| b[group] & 15, 0.0);
                 *mins = from_codes(m, |group| b[group] >> 4, 0.0);
             }
@@ -152,11 +142,11 @@ impl Block {
             // scales, d.
             DType::Q3_K => {
                 let mut codes = [0; GROUPS];
-                add_bits(&mut codes, &b[96..104], (8, 4, 0));
-                add_bits(&mut codes, &b[104..108], (4, 2, 4));
+                add_bits::<8, 4, 0>(&mut codes, &b[96..104]);
+                add_bits::<4, 2, 4>(&mut codes, &b[104..108]);
                 *scales = from_codes(f16_at(b, 108), |group| codes[group], 32.0);
-                add_bits(levels, &b[32..96], (32, 2, 0));
-                add_bits(levels, &b[..32], (32, 1, 2));
+                add_bits::<32, 2, 0>(levels, &b[32..96]);
+                add_bits::<32, 1, 2>(levels, &b[..32]);
                 *zero = 4.0;
             }
             // d, m, scales and minima of two groups each, perhaps the fifth bits of the
@@ -171,31 +161,48 @@ impl Block {
                 };
                 *scales = from_codes(f16_at(b, 0), |group| code(group / 2), 0.0);
                 *mins = from_codes(f16_at(b, 2), |group| code(8 + group / 2), 0.0);
-                add_bits(levels, nibbles, (32, 4, 0));
-                add_bits(levels, fifth, (32, 1, 4));
+                add_bits::<32, 4, 0>(levels, nibbles);
+                add_bits::<32, 1, 4>(levels, fifth);
             }
             // Low four and high two bits of the levels, scales, d.
             _ => {
                 let mut codes = [0; GROUPS];
                 let zero_scale = signed(&mut codes, &b[192..208]);
                 *scales = from_codes(f16_at(b, 208), |group| codes[group], zero_scale);
-                add_bits(levels, &b[..128], (64, 4, 0));
-                add_bits(levels, &b[128..192], (32, 2, 4));
+                add_bits::<64, 4, 0>(levels, &b[..128]);
+                add_bits::<32, 2, 4>(levels, &b[128..192]);
                 *zero = 32.0;
             }
         }
-        block
+        Block {
+            levels,
+            zero: *zero,
+            scales: *scales,
+            mins: *mins,
+        }
     }
 }
 
-/// Adds `width` bits to each level, from bit `at` of it. Of every `run` bytes the lowest
-/// bits belong to `run` levels, the next to the `run` levels after those, and so on.
-fn add_bits(levels: &mut [u8], bytes: &[u8], (run, width, at): (usize, usize, usize)) {
-    let runs = levels.chunks_exact_mut(run * 8 / width);
-    for (levels, bytes) in runs.zip(bytes.chunks_exact(run)) {
-        for (i, levels) in levels.chunks_exact_mut(run).enumerate() {
+/// A function of its own, because beside the loop over groups the compiler would make
+/// vectors across groups.
+#[inline(never)]
+fn decode_group(levels: &[u8; GROUP], zero: f32, scale: f32, min: f32, out: &mut [f32; GROUP]) {
+    for (x, level) in out.iter_mut().zip(levels) {
+        *x = scale * (f32::from(*level) - zero) - min;
+    }
+}
+
+/// Adds `WIDTH` bits to each level, from bit `AT` of it. Of every `RUN` bytes the lowest
+/// bits belong to `RUN` levels, the next to the `RUN` levels after those, and so on.
+fn add_bits<const RUN: usize, const WIDTH: usize, const AT: usize>(
+    levels: &mut [u8],
+    bytes: &[u8],
+) {
+    let mut runs = levels.as_chunks_mut::<RUN>().0.iter_mut();
+    for bytes in bytes.as_chunks::<RUN>().0 {
+        for (i, levels) in runs.by_ref().take(8 / WIDTH).enumerate() {
             for (level, byte) in levels.iter_mut().zip(bytes) {
-                *level |= (byte >> (width * i) & ((1 << width) - 1)) << at;
+                *level |= (byte >> (WIDTH * i) & ((1 << WIDTH) - 1)) << AT;
             }
         }
     }
