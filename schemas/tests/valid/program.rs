@@ -333,7 +333,9 @@ fn operands_of_operators() {
 fn c38_nothing_of_a_router_has_a_silent_default() {
     for field in ["scoring", "score", "top_k", "renormalise", "scale"] {
         let mut manifest = sample();
-        let form = manifest.pointer_mut("/program/layers/0/8/router/form").unwrap();
+        let form = manifest
+            .pointer_mut("/program/layers/0/8/router/form")
+            .unwrap();
         assert!(form.as_object_mut().unwrap().remove(field).is_some());
         let error = parse(&manifest).unwrap_err().to_string();
         let missing = format!("missing field `{field}`");
