@@ -51,6 +51,8 @@ enum Verb {
     Unpack(verbs::unpack::Args),
     Run(verbs::run::Args),
     Parity(verbs::parity::Args),
+    #[command(subcommand)]
+    Arch(verbs::arch::Verb),
     /// Print a shell's completion script
     Completions {
         /// The shell
@@ -89,6 +91,7 @@ fn run(verb: &Verb, ui: &Ui) -> Result<(), Failure> {
         Verb::Unpack(args) => verbs::unpack::run(args, ui),
         Verb::Run(args) => verbs::run::run(args, ui),
         Verb::Parity(args) => verbs::parity::run(args, ui),
+        Verb::Arch(verb) => verbs::arch::run(verb, ui),
         Verb::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "estream", &mut script);

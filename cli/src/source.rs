@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use estream_compiler::arch::Family;
+use estream_compiler::arch::{Family, MAX_DESCRIPTOR_BYTES};
 use estream_compiler::compile::{CompileError, Compiled, Options};
 use estream_compiler::ingest::Checkpoint;
 use estream_compiler::recipe::MAX_RECIPE_BYTES;
@@ -34,6 +34,9 @@ impl LayoutArg {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "What is built")]
 pub(crate) struct BuildArgs {
+    /// The descriptor of the source's family, for one that estream does not come with
+    #[arg(long, value_name = "FILE")]
+    pub(crate) arch: Option<PathBuf>,
     /// auto, q4_0, keep, paper, or a recipe file (.toml)
     #[arg(long, default_value = "auto", value_name = "RECIPE")]
     pub(crate) recipe: String,
@@ -60,7 +63,16 @@ pub(crate) struct BuildArgs {
 impl BuildArgs {
     /// Plans what these options make of `checkpoint`.
     pub(crate) fn plan<'a>(&self, checkpoint: &'a Checkpoint) -> Result<Compiled<'a>, Failure> {
-        let family = Family::of(checkpoint).map_err(CompileError::from)?;
+        let family = match &self.arch {
+            None => Family::of(checkpoint).map_err(CompileError::from)?,
+            Some(file) => {
+                let family = read_family(file)?;
+                let name = file.display().to_string();
+                let fits = family.require(&name, checkpoint);
+                fits.map_err(CompileError::from)?;
+                family
+            }
+        };
         Ok(Compiled::plan(checkpoint, &family, &self.options()?)?)
     }
 
@@ -70,9 +82,10 @@ impl BuildArgs {
             .is_some_and(|e| e == "toml");
         let recipe_text = match is_file {
             false => None,
-            true => Some(read_recipe(Path::new(&self.recipe)).map_err(|error| {
-                Failure::usage(format!("recipe {}: cannot be read: {error}", self.recipe))
-            })?),
+            true => {
+                let path = Path::new(&self.recipe);
+                Some(read_text("recipe", path, MAX_RECIPE_BYTES)?)
+            }
         };
         Ok(Options {
             recipe: self.recipe.clone(),
@@ -86,17 +99,29 @@ impl BuildArgs {
     }
 }
 
-/// A recipe file's text, read no further than any recipe goes.
-fn read_recipe(path: &Path) -> io::Result<String> {
-    // Opening a pipe would wait for a writer, so the kind comes first.
-    if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("not a regular file"));
-    }
-    let mut text = String::new();
-    let file = File::open(path)?;
-    file.take(MAX_RECIPE_BYTES as u64 + 1)
-        .read_to_string(&mut text)?;
-    Ok(text)
+/// The family that the descriptor in `file` describes.
+pub(crate) fn read_family(file: &Path) -> Result<Family, Failure> {
+    let text = read_text("descriptor", file, MAX_DESCRIPTOR_BYTES)?;
+    let family = Family::parse(&file.display().to_string(), &text);
+    Ok(family.map_err(CompileError::from)?)
+}
+
+/// The text of a file that the user named as a `what`, read no further than any goes.
+fn read_text(what: &str, path: &Path, max_bytes: usize) -> Result<String, Failure> {
+    let read = || -> io::Result<String> {
+        // Opening a pipe would wait for a writer, so the kind comes first.
+        if !fs::metadata(path)?.is_file() {
+            return Err(io::Error::other("not a regular file"));
+        }
+        // One byte more shows whoever parses it that it is too long.
+        io::read_to_string(File::open(path)?.take(max_bytes as u64 + 1))
+    };
+    read().map_err(|error| {
+        Failure::usage(format!(
+            "{what} {}: cannot be read: {error}",
+            path.display()
+        ))
+    })
 }
 
 /// Opens a checkpoint and prints its notices.

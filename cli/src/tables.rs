@@ -4,10 +4,16 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use estream_packer::report::Sizes;
 
-/// An empty table with these headings; all columns but the first are numbers.
-pub(crate) fn table(headings: &[&str]) -> Table {
+/// An empty table with these headings; all columns are words.
+pub(crate) fn left_table(headings: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(headings.to_vec());
+    table
+}
+
+/// An empty table with these headings; all columns but the first are numbers.
+pub(crate) fn table(headings: &[&str]) -> Table {
+    let mut table = left_table(headings);
     for column in 1..headings.len() {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);

@@ -6,6 +6,7 @@ pub mod compile;
 pub mod ingest;
 pub mod layout;
 pub mod lower;
+mod near;
 mod problem;
 pub mod quant;
 pub mod recipe;

@@ -1,5 +1,6 @@
 //! One file a verb.
 
+pub(crate) mod arch;
 pub(crate) mod compile;
 pub(crate) mod inspect;
 pub(crate) mod parity;

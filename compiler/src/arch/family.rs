@@ -1,5 +1,6 @@
 //! The families estream knows, and finding the one a checkpoint belongs to.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use estream_schemas::manifest::SourceFormat;
@@ -8,10 +9,11 @@ use serde_json::Value;
 use super::check::check;
 use super::{Descriptor, GgufPairs, Keys, keys};
 use crate::ingest::{Checkpoint, Config};
+use crate::near;
 use crate::problem::{Problems, problem_list};
 
-/// Bytes of a descriptor file.
-const MAX_DESCRIPTOR_BYTES: usize = 1 << 20;
+/// The most bytes that the text of a descriptor may have.
+pub const MAX_DESCRIPTOR_BYTES: usize = 1 << 20;
 
 /// The built-in descriptors, by file name.
 const BUILT_IN: &[(&str, &str)] = &[
@@ -23,6 +25,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("lfm2moe.toml", include_str!("../../arch/lfm2moe.toml")),
     ("mixtral.toml", include_str!("../../arch/mixtral.toml")),
     ("olmoe.toml", include_str!("../../arch/olmoe.toml")),
+    ("qwen2moe.toml", include_str!("../../arch/qwen2moe.toml")),
     ("qwen3moe.toml", include_str!("../../arch/qwen3moe.toml")),
 ];
 
@@ -40,8 +43,9 @@ pub enum ArchError {
     },
     /// The checkpoint names a family that no descriptor is for.
     #[error(
-        "{}: no descriptor is for {found}; compile a checkpoint of a known family ({known})",
-        path.display()
+        "{}: no descriptor is for {found}; known are {}{}; write a descriptor as \
+         docs/adding-a-family.md shows, and name it with --arch FILE",
+        path.display(), known.join(", "), nearest_hint(nearest.as_deref())
     )]
     UnknownFamily {
         /// The checkpoint.
@@ -49,8 +53,51 @@ pub enum ArchError {
         /// What it says it is.
         found: String,
         /// The families there are.
-        known: String,
+        known: Vec<String>,
+        /// The one that knows most of its tensors, if any knows one.
+        nearest: Option<Box<Nearest>>,
     },
+    /// The descriptor is for other checkpoints.
+    #[error(
+        "{}: this is {found}, and descriptor {file} is for {expected}; if they are the same \
+         architecture, add the name to [match]",
+        path.display()
+    )]
+    OtherFamily {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What it says it is.
+        found: String,
+        /// The descriptor's file.
+        file: String,
+        /// What the descriptor is for.
+        expected: String,
+    },
+}
+
+/// The family that knows most of a checkpoint's tensors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nearest {
+    /// Its name.
+    pub family: String,
+    /// Tensors whose names it knows.
+    pub known_count: usize,
+    /// Tensors of the checkpoint.
+    pub tensor_count: usize,
+}
+
+fn nearest_hint(nearest: Option<&Nearest>) -> String {
+    nearest.map_or_else(String::new, |nearest| {
+        let Nearest {
+            family,
+            known_count,
+            tensor_count,
+        } = nearest;
+        format!(
+            "; the nearest family is {family}, which knows {known_count} of its {tensor_count} \
+             tensor names (`estream arch check {family} CHECKPOINT` shows the rest)"
+        )
+    })
 }
 
 /// A descriptor together with its text.
@@ -90,20 +137,56 @@ impl Family {
 
     /// The built-in family that `checkpoint` says it belongs to.
     pub fn of(checkpoint: &Checkpoint) -> Result<Family, ArchError> {
-        let families = Family::built_in()?;
-        let known: Vec<&str> = families
+        let mut families = Family::built_in()?;
+        let of = families
             .iter()
-            .map(|family| family.descriptor.family.as_str())
-            .collect();
-        let known = known.join(", ");
-        families
-            .into_iter()
-            .find(|family| family.recognises(checkpoint))
-            .ok_or_else(|| ArchError::UnknownFamily {
+            .position(|family| family.recognises(checkpoint));
+        match of {
+            Some(index) => Ok(families.swap_remove(index)),
+            None => Err(ArchError::UnknownFamily {
                 path: checkpoint.path.clone(),
                 found: stated_family(checkpoint),
-                known,
-            })
+                nearest: nearest(checkpoint, &families).map(Box::new),
+                known: families
+                    .into_iter()
+                    .map(|family| family.descriptor.family)
+                    .collect(),
+            }),
+        }
+    }
+
+    /// That `checkpoint` says it belongs to this family, whose descriptor is in `file`.
+    pub fn require(&self, file: &str, checkpoint: &Checkpoint) -> Result<(), ArchError> {
+        if self.recognises(checkpoint) {
+            return Ok(());
+        }
+        Err(ArchError::OtherFamily {
+            path: checkpoint.path.clone(),
+            found: stated_family(checkpoint),
+            file: file.to_owned(),
+            expected: self.expected(checkpoint.format),
+        })
+    }
+
+    /// What checkpoints of the family say they are.
+    fn expected(&self, format: SourceFormat) -> String {
+        let matches = &self.descriptor.matches;
+        let (what, names) = match format {
+            SourceFormat::Safetensors => ("model_type", &matches.hf),
+            SourceFormat::Gguf => ("GGUF architecture", &matches.gguf),
+        };
+        let names: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+        let required = matches.gguf_requires.as_ref();
+        match (
+            names.is_empty(),
+            required.filter(|_| format == SourceFormat::Gguf),
+        ) {
+            (true, _) => format!("no {what}"),
+            (false, None) => format!("{what} {}", names.join(" or ")),
+            (false, Some(key)) => {
+                format!("{what} {} with a {key} above 0", names.join(" or "))
+            }
+        }
     }
 
     fn recognises(&self, checkpoint: &Checkpoint) -> bool {
@@ -181,6 +264,28 @@ impl Family {
     pub fn text(&self) -> &str {
         &self.text
     }
+}
+
+/// Of `families`, the one that knows most tensors of `checkpoint` by name.
+fn nearest(checkpoint: &Checkpoint, families: &[Family]) -> Option<Nearest> {
+    let patterns = checkpoint
+        .tensors
+        .iter()
+        .map(|tensor| near::pattern(&tensor.name));
+    let patterns: Vec<String> = patterns.collect();
+    let counts = families.iter().map(|family| {
+        let roles = family.descriptor.tensor.iter();
+        let encodings = roles.flat_map(|role| role.encodings(checkpoint.format));
+        let known: BTreeSet<&str> = encodings.map(|encoding| encoding.name.as_str()).collect();
+        let of_these = patterns.iter().filter(|name| known.contains(name.as_str()));
+        Nearest {
+            family: family.descriptor.family.clone(),
+            known_count: of_these.count(),
+            tensor_count: patterns.len(),
+        }
+    });
+    let counts = counts.filter(|nearest| nearest.known_count > 0);
+    counts.max_by_key(|nearest| nearest.known_count)
 }
 
 fn stated_family(checkpoint: &Checkpoint) -> String {

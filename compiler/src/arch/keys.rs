@@ -18,6 +18,8 @@ pub struct Keys {
     values: BTreeMap<String, Value>,
     /// What the checkpoint calls a key: the name it states it by, or those it could.
     names: BTreeMap<String, String>,
+    /// The key of the configuration that states it.
+    stated_by: BTreeMap<String, String>,
 }
 
 impl Keys {
@@ -47,6 +49,10 @@ impl Keys {
                 }
             };
             keys.names.insert(key.name.clone(), name);
+            if let Some((name, _)) = &stated {
+                let name = name.to_string();
+                keys.stated_by.insert(key.name.clone(), name);
+            }
             let value = match (stated, key.default_in(config.format)) {
                 (Some((_, stated)), _) => read(key, config.format, stated).map(Some),
                 (None, Some(DefaultForm::Expr(default))) => match default.value(&keys, None) {
@@ -93,7 +99,7 @@ impl Keys {
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), value.clone()))
                 .collect(),
-            names: BTreeMap::new(),
+            ..Keys::default()
         }
     }
 
@@ -101,6 +107,16 @@ impl Keys {
     pub(crate) fn name(&self, key: &str) -> String {
         let name = self.names.get(key).cloned();
         name.unwrap_or_else(|| format!("key {key:?}"))
+    }
+
+    /// The value of `key`, if it has one.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.values.get(key)
+    }
+
+    /// The key of the configuration that states `key`.
+    pub fn stated_by(&self, key: &str) -> Option<&str> {
+        self.stated_by.get(key).map(String::as_str)
     }
 
     /// Whether the checkpoint or a default gives `key` a value.

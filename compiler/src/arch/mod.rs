@@ -14,7 +14,7 @@ pub use descriptor::{
     OneOrMany, Per, PrefixRule, ProgramForm, TensorRole, Words,
 };
 pub use expr::{Expr, ExprError};
-pub use family::{ArchError, Family};
+pub use family::{ArchError, Family, MAX_DESCRIPTOR_BYTES, Nearest};
 pub use keys::{Keys, QUANTISATION};
 pub use op::{
     ChosenRenormalise, EXPERT_ROLES, FixedRenormalise, Mscale, OpForm, Operand, Product, RealForm,

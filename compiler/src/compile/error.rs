@@ -74,7 +74,7 @@ impl CompileError {
             CompileError::Ingest(error) | CompileError::Lower(LowerError::Ingest(error)) => {
                 error.exit()
             }
-            CompileError::Arch(ArchError::Descriptor { .. })
+            CompileError::Arch(ArchError::Descriptor { .. } | ArchError::OtherFamily { .. })
             | CompileError::Recipe(_)
             | CompileError::Types { .. } => Exit::Usage,
             CompileError::Arch(ArchError::UnknownFamily { .. })

@@ -10,6 +10,7 @@ mod outline;
 mod program;
 mod resolve;
 mod scales;
+mod survey;
 mod tie;
 mod view;
 mod window;
@@ -30,6 +31,7 @@ use choose::Chosen;
 use names::Names;
 pub use outline::{OutlineTensor, outline};
 use resolve::{Resolver, Wanted};
+pub use survey::{Fitting, KeyFound, Origin, Other, RoleFound, Survey, survey};
 pub use view::View;
 
 /// A program, and where each of its weights is in the source.
@@ -100,18 +102,53 @@ pub enum LowerError {
 
 /// Lowers `checkpoint` as a member of `family`.
 pub fn lower(checkpoint: &Checkpoint, family: &Family) -> Result<Lowered, LowerError> {
+    let attempt = attempt(checkpoint, family)?;
+    match attempt.lowered {
+        Some(lowered) if attempt.problems.is_empty() => Ok(lowered),
+        _ => Err(LowerError::Problems {
+            path: checkpoint.path.clone(),
+            family: family.descriptor.family.clone(),
+            problems: attempt.problems,
+        }),
+    }
+}
+
+/// As much as could be lowered, and everything that is wrong.
+struct Attempt {
+    keys: Keys,
+    /// Roles that some operator names.
+    needed: BTreeSet<String>,
+    /// A role that another's tensor serves for, and that one.
+    tied: Option<[String; 2]>,
+    /// All of the model only if there is no problem; nothing, if nothing could be looked for.
+    lowered: Option<Lowered>,
+    problems: Vec<String>,
+}
+
+impl Attempt {
+    /// Nothing could be looked for.
+    fn none(keys: Keys, problems: Vec<String>) -> Attempt {
+        Attempt {
+            keys,
+            needed: BTreeSet::new(),
+            tied: None,
+            lowered: None,
+            problems,
+        }
+    }
+}
+
+fn attempt(checkpoint: &Checkpoint, family: &Family) -> Result<Attempt, IngestError> {
     let descriptor = &family.descriptor;
-    let refuse = |problems: Vec<String>| LowerError::Problems {
-        path: checkpoint.path.clone(),
-        family: descriptor.family.clone(),
-        problems,
-    };
     let rules = descriptor.rules(checkpoint.format);
     let places = rules.places(&[QUANTISATION]);
-    let quantised = Quantised::of(checkpoint, &places).map_err(|why| refuse(vec![why]))?;
+    let quantised = match Quantised::of(checkpoint, &places) {
+        Ok(quantised) => quantised,
+        Err(why) => return Ok(Attempt::none(Keys::default(), vec![why])),
+    };
     if quantised.is_fp8 && rules.scales.is_empty() {
         let why = "it has FP8 elements, and the descriptor does not say where their scales are";
-        return Err(refuse(vec![why.to_owned()]));
+        return Ok(Attempt::none(Keys::default(), vec![why.to_owned()]));
     }
     let mut problems = Problems::default();
     let names = Names::new(checkpoint, descriptor, &mut problems);
@@ -125,7 +162,7 @@ pub fn lower(checkpoint: &Checkpoint, family: &Family) -> Result<Lowered, LowerE
         // Without their number nothing else can be looked for.
         Err(problem) => {
             problems.push(problem);
-            return Err(refuse(problems.into_list()));
+            return Ok(Attempt::none(keys, problems.into_list()));
         }
     };
     let mut notices = checkpoint.notices.clone();
@@ -179,23 +216,35 @@ pub fn lower(checkpoint: &Checkpoint, family: &Family) -> Result<Lowered, LowerE
         }
     };
     let program = program::program(descriptor, &keys, &chosen, &name, &mut resolver.problems);
-    let ledger = resolver.finish().map_err(refuse)?;
-    let expert_elements: u64 = experts
+    let needed = chosen.roles().into_iter().map(str::to_owned).collect();
+    let tied = tie.map(|tie| [tie.spared, tie.stored].map(|role| role.role.clone()));
+    let (ledger, problems) = resolver.finish();
+    let of_experts = experts
         .iter()
-        .flat_map(|layer| layer.gate.iter().chain(&layer.up).chain(&layer.down))
+        .flat_map(|layer| layer.gate.iter().chain(&layer.up).chain(&layer.down));
+    let of_resident = resident.iter().map(|weight| &weight.view);
+    // A tensor that two weights share is a problem by now, but is counted twice here.
+    let parameters = of_experts
+        .chain(of_resident)
         .map(View::elements)
-        .sum();
-    let resident_elements: u64 = resident.iter().map(|weight| weight.view.elements()).sum();
-    Ok(Lowered {
+        .fold(0, u64::saturating_add);
+    let lowered = Lowered {
         model: Model {
             family: descriptor.family.clone(),
-            parameters: expert_elements + resident_elements,
+            parameters,
         },
         program,
         resident,
         experts,
         ledger,
         notices,
+    };
+    Ok(Attempt {
+        keys,
+        needed,
+        tied,
+        lowered: Some(lowered),
+        problems,
     })
 }
 
@@ -217,10 +266,10 @@ fn bounded(value: Result<u64, ExprError>, what: &str, max: u64) -> Result<u64, S
     }
 }
 
-fn resident_weight(
-    resolver: &mut Resolver<'_>,
-    role: &TensorRole,
-    present: &TensorRole,
+fn resident_weight<'a>(
+    resolver: &mut Resolver<'a>,
+    role: &'a TensorRole,
+    present: &'a TensorRole,
     layer: Option<u64>,
 ) -> Option<ResidentWeight> {
     let name = tensor_name(&role.role, layer);
@@ -241,9 +290,9 @@ fn resident_weight(
     })
 }
 
-fn expert_weights(
-    resolver: &mut Resolver<'_>,
-    descriptor: &Descriptor,
+fn expert_weights<'a>(
+    resolver: &mut Resolver<'a>,
+    descriptor: &'a Descriptor,
     keys: &Keys,
     layer: u64,
 ) -> Option<ExpertWeights> {

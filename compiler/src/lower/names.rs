@@ -55,6 +55,11 @@ impl<'a> Names<'a> {
         })
     }
 
+    /// What the descriptor calls source tensor `name`.
+    pub(super) fn renamed<'n>(&self, name: &'n str) -> Cow<'n, str> {
+        renamed(self.rules, name)
+    }
+
     /// Whether source tensor `name` is one that `pattern` means.
     pub(super) fn fits(&self, pattern: &str, name: &str) -> bool {
         fits(pattern, &renamed(self.rules, name))

@@ -11,6 +11,7 @@ use super::view::View;
 use super::window::{Sizes, window};
 use crate::arch::{Descriptor, Encoding, Keys, TensorRole};
 use crate::ingest::{Checkpoint, Quantised, SourceTensor};
+use crate::near;
 use crate::problem::Problems;
 
 /// Weights found, and what is wrong with those that were not.
@@ -28,17 +29,28 @@ pub(super) struct Resolver<'a> {
     aliases: BTreeMap<usize, String>,
     /// Source tensors that a problem names already.
     faulty: BTreeSet<usize>,
+    /// By kind of problem: the role that is missing.
+    missing: BTreeMap<usize, &'a TensorRole>,
     pub(super) problems: Problems,
+}
+
+/// Unmapped tensors whose names differ in numbers only.
+struct Unmapped {
+    /// Their kinds of problem.
+    problems: BTreeSet<usize>,
+    /// What the first of them is called.
+    name: String,
+    count: usize,
 }
 
 /// Which weight is being looked for.
 #[derive(Clone, Copy)]
-pub(super) struct Wanted<'a> {
+pub(super) struct Wanted<'a, 'n> {
     pub(super) role: &'a TensorRole,
     /// Its layer; a weight of the model has none.
     pub(super) layer: Option<u64>,
     /// Its name in the bundle; of an expert's, without the expert.
-    pub(super) name: &'a str,
+    pub(super) name: &'n str,
 }
 
 impl<'a> Resolver<'a> {
@@ -60,6 +72,7 @@ impl<'a> Resolver<'a> {
             scale_of: BTreeMap::new(),
             aliases: BTreeMap::new(),
             faulty: BTreeSet::new(),
+            missing: BTreeMap::new(),
             problems,
         }
     }
@@ -70,7 +83,7 @@ impl<'a> Resolver<'a> {
     }
 
     /// A weight outside experts.
-    pub(super) fn weight(&mut self, wanted: Wanted<'_>) -> Option<View> {
+    pub(super) fn weight(&mut self, wanted: Wanted<'a, '_>) -> Option<View> {
         let layer = wanted.layer.unwrap_or(0);
         match self.names.find(wanted.role, layer, 0) {
             Some((tensor, encoding)) => self.view(wanted, wanted.name, tensor, encoding, None),
@@ -82,7 +95,7 @@ impl<'a> Resolver<'a> {
     }
 
     /// A weight of all `experts` experts of a layer, by expert.
-    pub(super) fn expert_weights(&mut self, wanted: Wanted<'_>, experts: u64) -> Vec<View> {
+    pub(super) fn expert_weights(&mut self, wanted: Wanted<'a, '_>, experts: u64) -> Vec<View> {
         let layer = wanted.layer.unwrap_or(0);
         let mut views = Vec::new();
         for expert in 0..experts {
@@ -106,7 +119,7 @@ impl<'a> Resolver<'a> {
         views
     }
 
-    fn missing(&mut self, wanted: Wanted<'_>, expert: u64) {
+    fn missing(&mut self, wanted: Wanted<'a, '_>, expert: u64) {
         let encodings = wanted.role.encodings(self.checkpoint.format);
         let names: Vec<String> = encodings
             .iter()
@@ -116,17 +129,18 @@ impl<'a> Resolver<'a> {
             })
             .collect();
         let role = &wanted.role.role;
-        self.problems.push(match names.is_empty() {
+        let kind = self.problems.add(&match names.is_empty() {
             true => format!("missing: {role} has no name in this file format"),
             false => format!("missing: {} ({role})", names.join(" or ")),
         });
+        self.missing.extend(kind.map(|kind| (kind, wanted.role)));
     }
 
     /// The view of a weight in `tensor`, which may be one matrix of a stack (index and
     /// count), after its shape was checked.
     fn view(
         &mut self,
-        wanted: Wanted<'_>,
+        wanted: Wanted<'_, '_>,
         name: &str,
         tensor: usize,
         encoding: &Encoding,
@@ -189,9 +203,11 @@ impl<'a> Resolver<'a> {
         self.aliases.insert(tensor, other.to_owned());
     }
 
-    /// What became of every source tensor; every one without a use, or used in part, is a problem.
-    pub(super) fn finish(mut self) -> Result<Vec<LedgerEntry>, Vec<String>> {
+    /// What became of every source tensor that nothing is wrong with, and everything that is
+    /// wrong: every tensor without a use, or used in part, is a problem.
+    pub(super) fn finish(mut self) -> (Vec<LedgerEntry>, Vec<String>) {
         let mut ledger = Vec::new();
+        let mut unmapped: BTreeMap<String, Unmapped> = BTreeMap::new();
         for (index, tensor) in self.checkpoint.tensors.iter().enumerate() {
             let fate = match (self.uses.remove(&index), self.aliases.remove(&index)) {
                 _ if self.faulty.contains(&index) => continue,
@@ -210,10 +226,20 @@ impl<'a> Resolver<'a> {
                     match rules.find(|rule| self.names.fits(&rule.name, &tensor.name)) {
                         Some(rule) => Fate::Dropped(rule.reason.clone()),
                         None => {
-                            self.problems.push(format!(
+                            let problem = self.problems.add(&format!(
                                 "unmapped: {:?} ({} {:?}) has no role in the {} descriptor",
                                 tensor.name, tensor.dtype, tensor.shape, self.descriptor.family
                             ));
+                            if let Some(problem) = problem {
+                                let pattern = near::pattern(&self.names.renamed(&tensor.name));
+                                let alike = unmapped.entry(pattern).or_insert_with(|| Unmapped {
+                                    problems: BTreeSet::new(),
+                                    name: tensor.name.clone(),
+                                    count: 0,
+                                });
+                                alike.problems.insert(problem);
+                                alike.count += 1;
+                            }
                             continue;
                         }
                     }
@@ -226,9 +252,51 @@ impl<'a> Resolver<'a> {
                 fate,
             });
         }
-        match self.problems.is_empty() {
-            true => Ok(ledger),
-            false => Err(self.problems.into_list()),
+        self.hint(&unmapped);
+        (ledger, self.problems.into_list())
+    }
+
+    /// Says what unmapped tensors and missing roles may have to do with each other.
+    fn hint(&mut self, unmapped: &BTreeMap<String, Unmapped>) {
+        let format = self.checkpoint.format;
+        let roles = self.descriptor.tensor.iter();
+        let known: Vec<(&str, &str)> = roles
+            .flat_map(|role| {
+                let encodings = role.encodings(format).iter();
+                encodings.map(|encoding| (encoding.name.as_str(), role.role.as_str()))
+            })
+            .collect();
+        for (pattern, alike) in unmapped.iter().take(near::MAX_CANDIDATES) {
+            let near = near::nearest(&[pattern], known.iter().map(|(name, _)| *name));
+            let of = |name: &str| {
+                let roles = known.iter().filter(|(known, _)| *known == name);
+                let roles: Vec<&str> = roles.map(|(_, role)| *role).collect();
+                format!("{name:?} ({})", roles.join(", "))
+            };
+            if !near.is_empty() {
+                let near: Vec<String> = near.into_iter().map(of).collect();
+                let hint = format!("a name near it is {}", near.join(" or "));
+                for problem in &alike.problems {
+                    self.problems.hint(*problem, hint.clone());
+                }
+            }
+        }
+        for (kind, role) in &self.missing {
+            let encodings = role.encodings(format).iter();
+            let names: Vec<&str> = encodings.map(|encoding| encoding.name.as_str()).collect();
+            let near = near::nearest(&names, unmapped.keys().map(String::as_str));
+            let near: Vec<String> = near
+                .into_iter()
+                .filter_map(|pattern| unmapped.get(pattern))
+                .map(|alike| match alike.count {
+                    1 => format!("{:?}", alike.name),
+                    count => format!("{:?} × {count}", near::pattern(&alike.name)),
+                })
+                .collect();
+            if !near.is_empty() {
+                let hint = format!("unmapped and near it is {}", near.join(" or "));
+                self.problems.hint(*kind, hint);
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ mod problems;
 mod quantised;
 mod rules;
 mod semantics;
+mod survey;
 mod ties;
 mod toy;
 mod types;

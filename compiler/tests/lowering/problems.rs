@@ -110,3 +110,64 @@ fn two_tensors_that_come_to_have_one_name_are_named() {
         &["\"head\" and \"outer.head\" are both \"head\" to the descriptor"],
     );
 }
+
+#[test]
+fn c09_two_tensors_too_many_are_both_named() {
+    let mut model = Model::toy(2, 2);
+    for layer in 0..2 {
+        let name = format!("{layer}.spare");
+        model.put(&name, Tensor::zeros(DType::F32, &[1]));
+    }
+    let problems = model.write().problems(&toy());
+    assert_says(
+        &problems,
+        &["2 things are wrong", "\"0.spare\"", "\"1.spare\""],
+    );
+}
+
+#[test]
+fn many_tensors_with_one_problem_are_one_line_that_says_which() {
+    let mut model = Model::toy(5, 3);
+    for layer in [0, 1, 2, 4] {
+        model.take(&format!("{layer}.mix"));
+        for expert in 0..3 {
+            let w1 = Tensor::zeros(DType::F32, &[2, 2]);
+            model.put(&format!("{layer}.{expert}.w1"), w1);
+            let bias = Tensor::zeros(DType::F32, &[7]);
+            model.put(&format!("bias.{layer}.of.{expert}.w1"), bias);
+        }
+    }
+    let problems = model.write().problems(&toy());
+    assert_says(
+        &problems,
+        &[
+            "3 things are wrong",
+            "missing: \"{layer}.mix\" (mix) × 4 (layers 0-2, 4)",
+            "wrong shape: \"{layer}.{expert}.w1\" is [2, 2], expert_gate must be [32, 64] × 12 \
+             (layers 0-2, 4; experts 0-2)",
+            "unmapped: \"bias.{layer}.of.{expert}.w1\" (f32 [7]) has no role in the toy descriptor \
+             × 12 (layers 0-2, 4; experts 0-2)",
+        ],
+    );
+}
+
+#[test]
+fn c01_a_name_that_is_nearly_right_is_told_from_both_sides() {
+    let mut model = Model::toy(1, 1);
+    let mix = model.take("0.mix");
+    model.put("0.mixer", mix);
+    model.put("vision.blocks.0.patch", Tensor::zeros(DType::F32, &[1]));
+    let problems = model.write().problems(&toy());
+    assert_says(
+        &problems,
+        &[
+            "missing: \"0.mix\" (mix); unmapped and near it is \"0.mixer\"\n",
+            "unmapped: \"0.mixer\" (f32 [64, 64]) has no role in the toy descriptor; \
+             a name near it is \"{layer}.mix\" (mix)\n",
+        ],
+    );
+    assert!(
+        problems.ends_with("(f32 [1]) has no role in the toy descriptor"),
+        "{problems}"
+    );
+}
