@@ -8,6 +8,7 @@ mod failure;
 mod parity;
 mod signals;
 mod source;
+mod stream;
 mod tables;
 mod text;
 mod ui;

@@ -9,9 +9,11 @@ use clap::ValueEnum;
 use estream_runtime::answer::{Answer, Ask, Stats};
 use estream_runtime::reader::{BundleReader, Verify};
 use estream_runtime::{BackendKind, LoadOptions, Model, check_prompt, ids};
+use estream_schemas::plan::StreamConfig;
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::stream::StreamArgs;
 use crate::tables::{grouped, table};
 use crate::text::Text;
 use crate::ui::Ui;
@@ -59,6 +61,8 @@ pub(crate) struct Args {
     /// Threads to compute with; results do not depend on it
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
+    #[command(flatten)]
+    stream: StreamArgs,
     /// When to compare weights with their digests
     #[arg(long, value_name = "WHEN", default_value = "first-use")]
     verify: VerifyArg,
@@ -126,6 +130,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
     // Known before gigabytes are read.
     check_prompt(&ask.tokens(), program.vocab, program.context)?;
 
+    let chosen = args.stream.chosen(&reader)?;
     let start = Instant::now();
     let options = LoadOptions {
         verify: match args.verify {
@@ -135,6 +140,9 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
         },
         threads: args.threads,
         backend,
+        streaming: chosen.streaming,
+        budget_bytes: args.stream.budget,
+        expected: Some((ask.tokens().len(), ask.chunk)),
     };
     let mut model = Model::load(&reader, &options)?;
     let load = start.elapsed();
@@ -148,11 +156,15 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
         ));
     }
     let (answer, outcome) = ask.run(&mut model)?;
+    ui.note(plan_of(outcome.stream, &chosen.why));
+    args.stream.write_timeline(&outcome.events)?;
     let report = Report {
         identity: reader.identity().to_string(),
         prompt: ask.prompt,
         answer,
-        stats: args.stats.then(|| Stats::new(&model, &outcome, load)),
+        stats: args
+            .stats
+            .then(|| Stats::new(&model, &outcome, load, &chosen.why)),
     };
     ui.answer(&report, |report| tables(report, &text))
 }
@@ -183,6 +195,20 @@ fn continuation(args: &Args, text: &Text) -> Result<Option<Vec<u32>>, Failure> {
             "the continuation has no tokens; name at least one",
         )),
         false => Ok(Some(ids)),
+    }
+}
+
+/// Which plan ran, and why.
+fn plan_of(stream: Option<StreamConfig>, why: &str) -> String {
+    match stream {
+        None => format!("experts: {why}"),
+        Some(stream) => format!(
+            "experts: {}, G = {}, Q = {}, B = {} ({why})",
+            stream.schedule.name(),
+            stream.group,
+            stream.depth,
+            stream.banks
+        ),
     }
 }
 
@@ -233,6 +259,24 @@ fn tables(report: &Report, text: &Text) -> String {
             memory.add_row([term.term.to_owned(), grouped(term.bytes)]);
         }
         memory.add_row(["ceiling".to_owned(), grouped(stats.memory_bytes)]);
+        if let Some(stream) = &stats.stream {
+            let _ = writeln!(
+                out,
+                "{} reads, {} io: {} records, {} of them for nothing ({:.2} times what has routes)\n\
+                 waited {} times, {:.1} ms; reading {:.1} ms, computing {:.1} ms; bubble {:.1} %, overlap {:.1} %",
+                stream.reads,
+                stream.io,
+                stream.records_read,
+                stream.records_wasted,
+                stream.read_ratio,
+                stream.waits,
+                stream.wait_us as f64 / 1e3,
+                stream.io_us as f64 / 1e3,
+                stream.exec_us as f64 / 1e3,
+                100.0 * stream.bubble,
+                100.0 * stream.overlap
+            );
+        }
         let _ = writeln!(
             out,
             "{memory}\nread in {:.1} ms, prefill {:.1} ms for {} tokens in {} on {} with {} threads; {} records run, {} skipped",
