@@ -51,7 +51,8 @@ impl Fit {
                 "experts cannot be {dtype}, which has no 32 × 32 tile; {}",
                 instead(dtype)
             )),
-            (Place::Matrix, None) if dtype == DType::Q6_K => match cols % dtype.block_len() {
+            // Whole rows of blocks, decoded as they are multiplied.
+            (Place::Matrix, None) if can_decode(dtype) => match cols % dtype.block_len() {
                 0 => Ok(Layout::rows(dtype)),
                 rest => Err(format!(
                     "{dtype} has blocks of {0}: row length (K) = {cols}, {cols} mod {0} = {rest}",
@@ -59,7 +60,7 @@ impl Fit {
                 )),
             },
             (Place::Matrix, None) => Err(format!(
-                "no kernel reads a {dtype} matrix; choose another type in a recipe, with --requantize"
+                "no kernel reads {dtype}; choose another type in a recipe, with --requantize"
             )),
         }
     }
@@ -104,6 +105,8 @@ mod tests {
         let name = |place, dtype, cols| FIT.layout(place, dtype, cols).unwrap().to_string();
         assert_eq!(name(Place::Expert, DType::Q4_0, 64), "q4_0.t32.direct");
         assert_eq!(name(Place::Matrix, DType::Q6_K, 256), "q6_k.rows");
+        assert_eq!(name(Place::Matrix, DType::Q5_1, 96), "q5_1.rows");
+        assert_eq!(name(Place::Matrix, DType::Q2_K, 512), "q2_k.rows");
         assert_eq!(name(Place::Matrix, DType::F32, 40), "f32.rows");
         assert_eq!(name(Place::Vector, DType::BF16, 40), "bf16.rows");
     }

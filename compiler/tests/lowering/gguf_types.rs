@@ -216,15 +216,15 @@ fn an_mxfp4_scale_that_can_be_infinite_is_refused_where_it_is() {
 #[test]
 fn c33_a_head_of_another_type_is_kept_or_refused_before_any_work() {
     let mut mixed = model([[DType::Q4_0; 3]; 2]);
-    mixed.put("output.weight", blocks(DType::Q6_K, 3, &[4, SIZE]));
-    let written = mixed.write();
-    let compiled = planned(&written, "auto", false).unwrap();
-    let head = compiled
-        .resident
-        .iter()
-        .find(|weight| weight.name == "head");
-    assert_eq!(head.unwrap().layout.to_string(), "q6_k.rows");
-    mixed.put("output.weight", blocks(DType::Q5_K, 3, &[4, SIZE]));
+    for (dtype, layout) in [(DType::Q6_K, "q6_k.rows"), (DType::Q5_K, "q5_k.rows")] {
+        mixed.put("output.weight", blocks(dtype, 3, &[4, SIZE]));
+        let written = mixed.write();
+        let compiled = planned(&written, "auto", false).unwrap();
+        let mut resident = compiled.resident.iter();
+        let head = resident.find(|weight| weight.name == "head");
+        assert_eq!(head.unwrap().layout.to_string(), layout);
+    }
+    mixed.put("output.weight", blocks(DType::IQ4_XS, 3, &[4, SIZE]));
     let error = planned(&mixed.write(), "auto", false)
         .map(|_| ())
         .unwrap_err();
@@ -232,7 +232,7 @@ fn c33_a_head_of_another_type_is_kept_or_refused_before_any_work() {
         &error.to_string(),
         &[
             "one thing",
-            "head (from \"output.weight\"): no kernel reads a q5_k matrix",
+            "head (from \"output.weight\"): no kernel reads iq4_xs",
         ],
     );
 }
