@@ -126,6 +126,8 @@ pub struct StreamStats {
     pub io_us: u64,
     /// T_exec: the executor computed, in microseconds.
     pub exec_us: u64,
+    /// The part of it that ran experts.
+    pub experts_us: u64,
     /// 1 − max(T_io, T_exec) / T_total.
     pub bubble: f64,
     /// |T_io ∩ T_exec| / T_io.
@@ -142,9 +144,10 @@ impl StreamStats {
         let total_ns = u64::try_from(outcome.elapsed.as_nanos()).unwrap_or(u64::MAX);
         let times = Overlap::of(&outcome.events, total_ns);
         let run = usize::try_from(outcome.records_run).unwrap_or(usize::MAX);
-        let wait_ns: u64 = of(Doing::Wait)
-            .map(|event| event.end_ns - event.start_ns)
-            .sum();
+        let span = |doing| {
+            let spans = of(doing).map(|event| event.end_ns - event.start_ns);
+            spans.sum::<u64>()
+        };
         StreamStats {
             config,
             io: io.name(),
@@ -152,10 +155,11 @@ impl StreamStats {
             records_read,
             records_wasted: records_read.saturating_sub(run),
             waits: of(Doing::Wait).count(),
-            wait_us: wait_ns / 1000,
+            wait_us: span(Doing::Wait) / 1000,
             read_ratio: records_read as f64 / run.max(1) as f64,
             io_us: times.io_ns / 1000,
             exec_us: times.exec_ns / 1000,
+            experts_us: span(Doing::Experts) / 1000,
             bubble: times.bubble(),
             overlap: times.overlap(),
         }
