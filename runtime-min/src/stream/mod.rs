@@ -8,10 +8,13 @@ mod arena;
 mod choice;
 #[cfg(test)]
 mod exhaustive;
+#[cfg(all(test, loom))]
+mod orders;
 mod pipeline;
 mod residency;
 mod sequence;
 mod storage;
+mod sync;
 mod timeline;
 mod trace;
 

@@ -4,12 +4,13 @@
 //! A slot's memory is passed on by value: who has it is alone with it, and has a
 //! [`Reserved`](super::residency::Reserved) or a [`Binding`](super::residency::Binding) for it.
 
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::sequence::{Group, Next, Read, Sequence};
 use super::storage::Storage;
+use super::sync::{Condvar, Mutex, MutexGuard};
 use super::timeline::{Doing, Event, Recorder};
 use crate::error::RunError;
 use crate::reader::ReadError;
