@@ -184,7 +184,6 @@ const CASES: &[(&str, i32, &[&str])] = &[
     ),
     ("run good.estream --ids 1 --backend abacus", 2, &["abacus"]),
     // 3: what this target cannot do.
-    ("unpack good.estream --gguf out.gguf", 3, &["safetensors"]),
     (
         "run good.estream --ids 1 --backend hexagon",
         3,
