@@ -183,6 +183,11 @@ const CASES: &[(&str, i32, &[&str])] = &[
         &["tokenizer", "--ids"],
     ),
     ("run good.estream --ids 1 --backend abacus", 2, &["abacus"]),
+    (
+        "run good.estream --ids 1 --logits out --hidden out",
+        2,
+        &["--logits", "--hidden"],
+    ),
     // 3: what this target cannot do.
     (
         "run good.estream --ids 1 --backend hexagon",
