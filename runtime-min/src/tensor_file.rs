@@ -34,6 +34,12 @@ impl TensorFile {
         let about = |error: io::Error| named(path, &error);
         let size = |count: usize| rows.checked_mul(count)?.checked_mul(size_of::<f32>());
         let bytes = size(cols).ok_or_else(|| about(io::ErrorKind::FileTooLarge.into()))?;
+        let header = header(name, rows, cols, bytes);
+        // The system ends a process that writes beyond this.
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+        if limit.is_some_and(|limit| (header.len() as u64).saturating_add(bytes as u64) > limit) {
+            return Err(about(io::ErrorKind::FileTooLarge.into()));
+        }
         let (partial, file) = PartialFile::beside(path).map_err(about)?;
         let mut file = TensorFile {
             out: BufWriter::with_capacity(1 << 16, file),
@@ -42,7 +48,6 @@ impl TensorFile {
             rows_left: rows,
             cols,
         };
-        let header = header(name, rows, cols, bytes);
         file.write(&header)?;
         Ok(file)
     }

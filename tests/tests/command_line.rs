@@ -183,8 +183,12 @@ const CASES: &[(&str, i32, &[&str])] = &[
         &["tokenizer", "--ids"],
     ),
     ("run good.estream --ids 1 --backend abacus", 2, &["abacus"]),
+    (
+        "run good.estream --ids 1 --logits out --hidden out",
+        2,
+        &["--logits", "--hidden"],
+    ),
     // 3: what this target cannot do.
-    ("unpack good.estream --gguf out.gguf", 3, &["safetensors"]),
     (
         "run good.estream --ids 1 --backend hexagon",
         3,

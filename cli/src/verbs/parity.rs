@@ -15,6 +15,7 @@ use crate::parity::{
     Limits, Reference, ReferenceUsed, Report, Shape, Source, Stored, TEXT, Unquantised, Windows,
     compare, read, require_same, write,
 };
+use crate::signals;
 use crate::tables::grouped;
 use crate::text::Text;
 use crate::ui::Ui;
@@ -87,7 +88,8 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
     let shape = Shape::of(manifest);
     let text = Text::of(&reader)?;
     let kind = Source::of(&args.reference);
-    // Known before hours of work.
+    // Known before hours of work; and what is begun is cleaned up from here on.
+    signals::watch().map_err(Failure::io)?;
     let save = args.save_reference.as_deref().map(Save::new).transpose()?;
 
     let mut reference = match kind {

@@ -115,6 +115,10 @@ struct Report {
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
     // Not parsed with the rest: one that this build lacks is no mistake in typing.
     let backend: BackendKind = args.backend.parse()?;
+    if args.logits.is_some() && args.logits == args.hidden {
+        let message = "--logits and --hidden name the same file; name two";
+        return Err(Failure::usage(message));
+    }
     let reader = BundleReader::open(&args.bundle)?;
     let text = Text::of(&reader)?;
     let ask = Ask {

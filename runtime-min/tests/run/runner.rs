@@ -269,3 +269,25 @@ fn a_full_disk_is_an_error() {
     let output = command.stdout(full.unwrap()).stderr(Stdio::piped());
     assert_eq!(code(&output.output().unwrap()), 5);
 }
+
+/// The system would end a process that writes a file beyond its limit.
+#[test]
+fn a_file_that_would_be_too_large_is_an_error_and_leaves_nothing() {
+    let toy = Toy::new().bundle(&Packing::default());
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("logits");
+    let runner = env!("CARGO_BIN_EXE_estream-run");
+    let command = format!(
+        "ulimit -f 1; {runner} {} --ids 1,2,3,4,5,6,7,8,9,10 --all-positions --logits {}",
+        toy.path().display(),
+        out.display()
+    );
+    let done = Command::new("bash")
+        .args(["-c", &command])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.code(), Some(5), "{said}");
+    assert!(said.contains("logits"), "{said}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}

@@ -206,10 +206,7 @@ pub(in crate::ingest) fn config_values(
         }
     }
     let reasons = [
-        (
-            inexpressible,
-            "a number that is not finite, or text that is not UTF-8",
-        ),
+        (inexpressible, "a list in a list"),
         (beyond, "more text and arrays than a configuration has"),
     ];
     for (keys, reason) in reasons {
@@ -239,7 +236,9 @@ fn json(value: &Value<'_>) -> Option<Json> {
     }
 }
 
-/// A scalar as JSON, exactly; `None` if JSON has no such value.
+/// A scalar as JSON; `None` for a list in a list. What JSON has no value for, a number that is not
+/// finite or text that is not UTF-8, is text that nothing takes for a value: left out, it would
+/// count as not stated.
 fn scalar(value: &Value<'_>) -> Option<Json> {
     Some(match *value {
         Value::U8(v) => v.into(),
@@ -250,10 +249,17 @@ fn scalar(value: &Value<'_>) -> Option<Json> {
         Value::I32(v) => v.into(),
         Value::U64(v) => v.into(),
         Value::I64(v) => v.into(),
-        Value::F32(v) => Json::Number(Number::from_f64(v.into())?),
-        Value::F64(v) => Json::Number(Number::from_f64(v)?),
+        Value::F32(v) => real(v.into()),
+        Value::F64(v) => real(v),
         Value::Bool(v) => v.into(),
-        Value::String(_) => value.as_str()?.into(),
+        Value::String(bytes) => String::from_utf8_lossy(bytes).into(),
         Value::Array(_) => return None,
     })
+}
+
+fn real(value: f64) -> Json {
+    match Number::from_f64(value) {
+        Some(number) => Json::Number(number),
+        None => value.to_string().into(),
+    }
 }

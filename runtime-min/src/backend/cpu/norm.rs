@@ -37,10 +37,15 @@ fn sum_of_squares(x: &[f32]) -> f32 {
     add_halves(partials)
 }
 
-/// 1 / sqrt(mean(x²) + eps).
+/// 1 / sqrt(mean(x²) + eps); not a number if squares overflow, since zeros for a row
+/// that is too large would be taken for a result.
 #[inline(always)]
 fn inverse_rms(x: &[f32], eps: f32) -> f32 {
-    1.0 / (sum_of_squares(x) / x.len() as f32 + eps).sqrt()
+    let mean = sum_of_squares(x) / x.len() as f32;
+    if mean == f32::INFINITY {
+        return f32::NAN;
+    }
+    1.0 / (mean + eps).sqrt()
 }
 
 struct NormKernel<'a, 'b> {
@@ -108,6 +113,16 @@ impl Cpu {
 #[cfg(test)]
 mod tests {
     use super::super::testing::{Random, bits, every_way, one_way};
+
+    #[test]
+    fn a_row_whose_squares_overflow_is_no_row_of_zeros() {
+        let x = [1e30f32; 64];
+        let mut out = [0.0; 64];
+        for mut cpu in every_way() {
+            cpu.rms_norm(&x, &[1.0; 64], 1e-5, &mut out);
+            assert!(out.iter().all(|x| x.is_nan()), "{out:?}");
+        }
+    }
 
     #[test]
     fn norms_are_right_and_the_same_bits_in_every_way() {
