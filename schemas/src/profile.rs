@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::at_most;
 
+/// Version of the form, which has no field for it: files by hand are short.
+pub const PROFILE_VERSION: u64 = 1;
 /// Rates of one profile.
 const MAX_RATES: usize = 256;
 

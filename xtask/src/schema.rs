@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use estream_schemas::canonical;
 use estream_schemas::manifest::Manifest;
+use estream_schemas::plan::Plan;
+use estream_schemas::profile::Profile;
 use schemars::{Schema, schema_for};
 
 /// Arguments of `schema`.
@@ -26,12 +28,26 @@ struct Target {
     schema: fn() -> Schema,
 }
 
-const TARGETS: &[Target] = &[Target {
-    name: "manifest",
-    version: estream_schemas::manifest::VERSION,
-    title: "Manifest of an estream bundle",
-    schema: || schema_for!(Manifest),
-}];
+const TARGETS: &[Target] = &[
+    Target {
+        name: "manifest",
+        version: estream_schemas::manifest::VERSION,
+        title: "Manifest of an estream bundle",
+        schema: || schema_for!(Manifest),
+    },
+    Target {
+        name: "plan",
+        version: estream_schemas::plan::PLAN_VERSION,
+        title: "Plan for streaming the experts of an estream bundle",
+        schema: || schema_for!(Plan),
+    },
+    Target {
+        name: "profile",
+        version: estream_schemas::profile::PROFILE_VERSION,
+        title: "Profile of a device that runs estream bundles",
+        schema: || schema_for!(Profile),
+    },
+];
 
 /// The file's text. Keys are sorted, because whether serde_json keeps their order is
 /// a feature that any crate of the build can switch on.
