@@ -22,6 +22,7 @@ pub mod exit;
 pub mod layout;
 pub mod limits;
 pub mod manifest;
+mod operands;
 pub mod plan;
 pub mod profile;
 pub mod program;

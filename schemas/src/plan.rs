@@ -151,11 +151,12 @@ impl StreamConfig {
     }
 }
 
-/// A plan: what to do for prompts of each length, on one device.
+/// A plan: what to do for prompts of each length, on one device. Who follows one need not
+/// read what is known of the device, and has [`serde::de::IgnoredAny`] in its place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-pub struct Plan {
+pub struct Plan<P = Profile> {
     /// [`PLAN_FORMAT`].
     pub format: String,
     /// [`PLAN_VERSION`].
@@ -163,7 +164,7 @@ pub struct Plan {
     /// The bundle it was made for.
     pub bundle: Digest,
     /// The device it was made for.
-    pub profile: Profile,
+    pub profile: P,
     /// By length of the prompt, ascending; at least one.
     #[serde(deserialize_with = "rows")]
     pub rows: Vec<PlanRow>,
@@ -194,7 +195,7 @@ fn rows<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<PlanRow>, D::Error
     Ok(rows)
 }
 
-impl Plan {
+impl<P> Plan<P> {
     /// Says why it cannot be followed for the bundle whose identity this is, if it cannot.
     pub fn check(&self, bundle: Digest) -> Result<(), String> {
         match (self.format.as_str(), self.version, self.bundle == bundle) {
@@ -252,6 +253,15 @@ mod tests {
         let plan = plan(&[row(16, 1), row(64, 2), row(512, 3)].join(",")).unwrap();
         let depths = [1, 16, 17, 64, 65, 512, 5000].map(|tokens| plan.row(tokens).stream.depth);
         assert_eq!(depths, [1, 1, 2, 2, 3, 3, 3]);
+    }
+
+    #[test]
+    fn who_follows_a_plan_need_not_read_its_profile() {
+        let text = serde_json::to_string(&plan(&row(16, 1)).unwrap()).unwrap();
+        let rows = serde_json::from_str::<Plan>(&text).unwrap().rows;
+        let skipping: Plan<serde::de::IgnoredAny> = serde_json::from_str(&text).unwrap();
+        assert_eq!(skipping.rows, rows);
+        assert!(serde_json::from_str::<Plan<serde::de::IgnoredAny>>("{}").is_err());
     }
 
     #[test]

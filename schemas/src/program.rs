@@ -156,7 +156,7 @@ pub struct RouterForm {
 /// One operator. `out` registers are overwritten unless the operator says *adds*.
 /// In JSON it is an object of one field, named after the operator: a tag inside the
 /// object would make a parser buffer everything in it first.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Op {

@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use estream_schemas::plan::{Plan, PlanRow, Schedule, StreamConfig};
 use estream_schemas::profile::Storage as StorageProfile;
+use serde::de::IgnoredAny;
 
 use super::Streaming;
 use crate::error::RunError;
@@ -95,13 +96,13 @@ impl Choice {
     }
 }
 
-fn plan(reader: &BundleReader, name: &str) -> Result<Plan, RunError> {
+fn plan(reader: &BundleReader, name: &str) -> Result<Plan<IgnoredAny>, RunError> {
     let (path, text) = reader.plan(name)?;
     let refuse = |why: String| RunError::Plan {
         path: path.clone(),
         why,
     };
-    let plan: Plan = serde_json::from_slice(&text).map_err(|error| refuse(error.to_string()))?;
+    let plan: Plan<_> = serde_json::from_slice(&text).map_err(|error| refuse(error.to_string()))?;
     plan.check(reader.identity()).map_err(refuse)?;
     Ok(plan)
 }

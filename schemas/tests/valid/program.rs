@@ -114,7 +114,7 @@ fn program_registers_and_places() {
         (
             "/program/layers",
             json!(vec![json!([]); 1025]),
-            &["cannot be parsed", "1024 layers"],
+            &["cannot be parsed", "1024 elements"],
         ),
         (
             "/program/layers/2",

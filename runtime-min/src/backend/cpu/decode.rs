@@ -153,22 +153,26 @@ impl Kernel for Tiles<'_> {
 fn nibble_tile(dtype: DType, order: NibbleOrder, tile: &[u8], out: &mut [Lanes]) {
     let (codes, scales) = tile.split_at(NIBBLE_BYTES as usize);
     match dtype {
-        DType::Q4_1 => {
-            let d = lanes(|n| f16_at(scales, 4 * n));
-            let m = lanes(|n| f16_at(scales, 4 * n + 2));
-            nibbles(order, codes, out, |code, n| q4_1(code, d[n], m[n]));
-        }
-        DType::IQ4_NL => {
-            let d = lanes(|n| f16_at(scales, 2 * n));
-            nibbles(order, codes, out, |code, n| iq4_nl(code, d[n]));
-        }
-        DType::MXFP4 => {
-            let half = lanes(|n| e8m0_half_to_f32(scales[n]));
-            nibbles(order, codes, out, |code, n| mxfp4(code, half[n]));
+        DType::IQ4_NL | DType::MXFP4 => {
+            let (table, scale) = match dtype {
+                DType::IQ4_NL => (floats(IQ4_NL), lanes(|n| f16_at(scales, 2 * n))),
+                _ => (floats(MXFP4), lanes(|n| e8m0_half_to_f32(scales[n]))),
+            };
+            nibbles(order, codes, out, |code, n| scale[n] * pick(table, code));
         }
         _ => {
-            let d = lanes(|n| f16_at(scales, 2 * n));
-            nibbles(order, codes, out, |code, n| q4_0(code, d[n]));
+            // A minimum of minus zero changes no bit.
+            let (zero, d, m) = match dtype {
+                DType::Q4_1 => (
+                    0,
+                    lanes(|n| f16_at(scales, 4 * n)),
+                    lanes(|n| f16_at(scales, 4 * n + 2)),
+                ),
+                _ => (8, lanes(|n| f16_at(scales, 2 * n)), [-0.0; TILE]),
+            };
+            nibbles(order, codes, out, |code, n| {
+                (code.cast_signed() - zero) as f32 * d[n] + m[n]
+            });
         }
     }
 }

@@ -36,6 +36,7 @@ mod simd;
 #[cfg(test)]
 mod testing;
 
+use std::fmt;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -51,7 +52,6 @@ use self::multiply::Scratch;
 use crate::pool::Pool;
 
 /// The kernels, with their threads and buffers.
-#[derive(Debug)]
 pub struct Cpu {
     pool: Pool,
     simd: Simd,
@@ -61,6 +61,16 @@ pub struct Cpu {
     /// Gated activations of the routes at work, `[expert_rows, ff]`.
     hidden: Vec<f32>,
     expanded: Expanded,
+}
+
+/// Buffers are left out: nobody reads so many numbers, and spelling them takes a runner 17 KB.
+impl fmt::Debug for Cpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cpu")
+            .field("pool", &self.pool)
+            .field("simd", &self.simd)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Cpu {

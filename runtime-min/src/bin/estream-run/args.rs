@@ -36,7 +36,6 @@ Running:
                            [defaults: a quarter of a layer but at most 8, 2, 3]
       --plan NAME          a plan of the bundle, instead of these
       --budget SIZE        the most memory, as 512M or 2G; what needs more is refused
-      --throttle FILE      imitate the storage of a profile (JSON)
       --timeline FILE      write what happened when, for ui.perfetto.dev
       --backend NAME       cpu [default: cpu]
       --threads N          [default: as many as the machine has]; results do not depend on it
@@ -65,7 +64,6 @@ pub(crate) struct Args {
     pub(crate) threads: Option<NonZeroUsize>,
     pub(crate) verify: Verify,
     pub(crate) stream: Choice,
-    pub(crate) throttle: Option<PathBuf>,
     pub(crate) budget: Option<u64>,
     pub(crate) timeline: Option<PathBuf>,
 }
@@ -125,7 +123,6 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
         threads: None,
         verify: Verify::FirstUse,
         stream: Choice::default(),
-        throttle: None,
         budget: None,
         timeline: None,
     };
@@ -167,7 +164,6 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
                 let size = parse_size(&parser.value()?.string()?);
                 args.budget = Some(size.map_err(|why| usage(format!("--budget: {why}")))?);
             }
-            Long("throttle") => args.throttle = Some(parser.value()?.into()),
             Long("timeline") => args.timeline = Some(parser.value()?.into()),
             Long("verify") => {
                 let when = parser.value()?;

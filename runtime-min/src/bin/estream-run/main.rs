@@ -5,7 +5,7 @@ mod report;
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -14,9 +14,8 @@ use args::{Args, Command, HELP, Prompt};
 use estream_runtime::answer::{Ask, Stats};
 use estream_runtime::ids::{self, IdsError};
 use estream_runtime::reader::{BundleReader, ReadError};
-use estream_runtime::{Choice, Event, LoadOptions, Model, RunError, check_prompt, write_trace};
+use estream_runtime::{Event, LoadOptions, Model, RunError, check_prompt, write_trace};
 use estream_schemas::exit::Exit;
-use estream_schemas::profile::Profile;
 use report::Report;
 
 fn main() -> ExitCode {
@@ -82,23 +81,6 @@ impl From<IdsError> for Failed {
     }
 }
 
-/// The profile in a JSON file.
-fn profile(path: &Path) -> Result<Profile, Failed> {
-    const MAX_BYTES: u64 = 1 << 20;
-    let failed = |exit, why: &dyn fmt::Display| {
-        Failed::new(
-            exit,
-            format!("{}: {why}; name a profile in JSON", path.display()),
-        )
-    };
-    let mut text = Vec::new();
-    let file = File::open(path).map_err(|error| failed(Exit::Usage, &error))?;
-    file.take(MAX_BYTES)
-        .read_to_end(&mut text)
-        .map_err(|error| failed(Exit::Io, &error))?;
-    serde_json::from_slice(&text).map_err(|error| failed(Exit::Invalid, &error))
-}
-
 /// Writes what happened when to a file that must not exist.
 fn timeline(events: &[Event], path: &Path) -> Result<(), Failed> {
     let write = || {
@@ -148,12 +130,7 @@ fn run(args: &Args) -> Result<(), Failed> {
     // Known before gigabytes are read.
     check_prompt(&ask.tokens(), program.vocab, program.context)?;
 
-    let throttle = args.throttle.as_deref().map(profile).transpose()?;
-    let chosen = Choice {
-        throttle: throttle.map(|profile| profile.storage),
-        ..args.stream.clone()
-    }
-    .resolve(&reader)?;
+    let chosen = args.stream.resolve(&reader)?;
     let start = Instant::now();
     let options = LoadOptions {
         verify: args.verify,
