@@ -154,7 +154,11 @@ impl StreamConfig {
 /// A plan: what to do for prompts of each length, on one device. Who follows one need not
 /// read what is known of the device, and has [`serde::de::IgnoredAny`] in its place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "Plan")
+)]
 #[serde(deny_unknown_fields)]
 pub struct Plan<P = Profile> {
     /// [`PLAN_FORMAT`].
