@@ -41,7 +41,7 @@ pub(crate) struct ExpertStore {
 enum Held {
     /// By layer and record.
     Resident(Vec<Vec<Vec<u8>>>),
-    Streamed(Streamed),
+    Streamed(Box<Streamed>),
 }
 
 /// What the records of one layer hold, and in which order.
@@ -131,7 +131,9 @@ impl ExpertStore {
         Ok(ExpertStore {
             shapes: shapes.collect::<Result<_, _>>()?,
             held: match streaming {
-                Some(streaming) => Held::Streamed(Streamed::new(reader, verify, streaming)?),
+                Some(streaming) => {
+                    Held::Streamed(Box::new(Streamed::new(reader, verify, streaming)?))
+                }
                 None => Held::Resident(all_records(reader, layers, verify)?),
             },
         })

@@ -78,6 +78,10 @@ pub(crate) struct Residency {
     slots: Vec<Slot>,
 }
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "what proves a state is given up with the state"
+)]
 impl Residency {
     /// `count` slots, all available.
     pub(crate) fn new(count: usize) -> Residency {

@@ -78,7 +78,7 @@ pub(crate) enum Prompt {
 /// What to do.
 #[derive(Debug)]
 pub(crate) enum Command {
-    Run(Args),
+    Run(Box<Args>),
     Help,
     Version,
 }
@@ -213,7 +213,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
         ));
     }
     args.top = top.unwrap_or(if args.continuation.is_some() { 0 } else { 5 });
-    Ok(Command::Run(args))
+    Ok(Command::Run(Box::new(args)))
 }
 
 fn list(flag: &str, parser: &mut lexopt::Parser) -> Result<Vec<u32>, BadArgs> {
