@@ -9,7 +9,7 @@ fn main() {
             println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libestream.so");
         }
         "macos" => {
-            println!("cargo::rustc-cdylib-link-arg=-Wl,-install_name,@rpath/libestream.dylib")
+            println!("cargo::rustc-cdylib-link-arg=-Wl,-install_name,@rpath/libestream.dylib");
         }
         _ => {}
     }
