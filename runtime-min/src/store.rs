@@ -13,7 +13,7 @@ use estream_schemas::plan::StreamConfig;
 use crate::backend::{ExpertWeights, Weight};
 use crate::error::{RunError, index, zeros};
 use crate::reader::{BundleReader, Verify};
-use crate::stream::{IoMode, Service, Streamed, Streaming};
+use crate::stream::{Cancel, IoMode, Service, Streamed, Streaming};
 
 const WHAT: &str = "expert weights";
 
@@ -148,8 +148,12 @@ impl ExpertStore {
         let shapes = &self.shapes;
         match &mut self.held {
             Held::Resident(records) => {
-                let layers = shapes.len();
-                work(shapes, &mut AllThere { records, layers })
+                let there = &mut AllThere {
+                    records,
+                    layers: shapes.len(),
+                    cancel: service.cancel,
+                };
+                work(shapes, there)
             }
             Held::Streamed(streamed) => {
                 let records = shapes.iter().map(RecordShape::records).collect();
@@ -208,6 +212,7 @@ fn all_records(
 struct AllThere<'a> {
     records: &'a [Vec<Vec<u8>>],
     layers: usize,
+    cancel: &'a Cancel,
 }
 
 impl ExpertSource for AllThere<'_> {
@@ -216,6 +221,9 @@ impl ExpertSource for AllThere<'_> {
     fn run(&mut self, step: usize, routed: Vec<bool>, run: RunRecord<'_>) -> Result<(), RunError> {
         let records = self.records[step % self.layers].iter().zip(routed);
         for (record, (bytes, routed)) in records.enumerate() {
+            if self.cancel.is_cancelled() {
+                return Err(RunError::Cancelled);
+            }
             if routed {
                 run(record, bytes)?;
             }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod golden;
+mod header;
 mod schema;
 mod synth;
 
@@ -19,6 +20,8 @@ struct Args {
 enum Chore {
     /// Write the JSON Schemas of the published files, or check that they are fresh.
     Schema(schema::Args),
+    /// Write the header of the C ABI, or check that it is fresh.
+    Header(header::Args),
     /// Run a bundle on the prompts of a golden file and compare the logits.
     Golden(golden::Args),
     /// Write a checkpoint of a model's real shape with random weights.
@@ -28,6 +31,7 @@ enum Chore {
 fn main() -> anyhow::Result<()> {
     match Args::parse().chore {
         Chore::Schema(args) => schema::run(&args),
+        Chore::Header(args) => header::run(&args),
         Chore::Golden(args) => golden::run(&args),
         Chore::Synth(args) => synth::run(&args),
     }

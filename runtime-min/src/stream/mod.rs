@@ -77,11 +77,12 @@ impl Streaming {
         }
     }
 
-    fn config(&self, tokens: usize) -> StreamConfig {
+    /// The row for a prompt of `tokens` tokens.
+    pub fn row(&self, tokens: usize) -> &PlanRow {
         let at = self
             .rows
             .partition_point(|row| row.max_tokens < tokens as u64);
-        self.rows[at.min(self.rows.len() - 1)].stream
+        &self.rows[at.min(self.rows.len() - 1)]
     }
 
     /// Slots of the arena.
@@ -149,7 +150,7 @@ impl Streamed {
     }
 
     pub(crate) fn config(&self, tokens: usize) -> StreamConfig {
-        self.streaming.config(tokens)
+        self.streaming.row(tokens).stream
     }
 
     pub(crate) fn io_mode(&self) -> IoMode {
@@ -171,7 +172,7 @@ impl Streamed {
         service: &Service<'_>,
         work: impl FnOnce(&mut dyn ExpertSource) -> Result<R, RunError>,
     ) -> Result<R, RunError> {
-        let config = self.streaming.config(service.tokens);
+        let config = self.streaming.row(service.tokens).stream;
         let files = Files::new(&self.reader, &self.direct);
         let throttle = self.streaming.throttle.as_ref();
         let throttled = throttle.map(|profile| Throttled::new(&files, profile));
