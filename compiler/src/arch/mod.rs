@@ -11,7 +11,7 @@ mod unpack;
 
 pub use descriptor::{
     Block, ConfigRules, DefaultForm, Descriptor, DropRule, Encoding, EqualRule, KeySource, Match,
-    OneOrMany, Per, PrefixRule, ProgramForm, TensorRole, Words,
+    OneOrMany, Per, PrefixRule, ProgramForm, RequireRule, TensorRole, Words,
 };
 pub use expr::{Expr, ExprError};
 pub use family::{ArchError, Family, MAX_DESCRIPTOR_BYTES, Nearest};

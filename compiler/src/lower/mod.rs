@@ -165,6 +165,7 @@ fn attempt(checkpoint: &Checkpoint, family: &Family) -> Result<Attempt, IngestEr
             return Ok(Attempt::none(keys, problems.into_list()));
         }
     };
+    keys.set_layers(layers);
     let mut notices = checkpoint.notices.clone();
     notices.extend(surprises.iter().map(|key| {
         Notice::Surprise(format!(
