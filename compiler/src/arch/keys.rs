@@ -20,6 +20,8 @@ pub struct Keys {
     names: BTreeMap<String, String>,
     /// The key of the configuration that states it.
     stated_by: BTreeMap<String, String>,
+    /// Why a key that is stated, or has a default, has no value.
+    faults: BTreeMap<String, String>,
     /// Layers of the model, once they are known.
     layers: Option<u64>,
 }
@@ -67,7 +69,11 @@ impl Keys {
             match value {
                 Ok(Some(value)) => keys.set(&key.name, value),
                 Ok(None) => {}
-                Err(why) => problems.push(format!("{} {why}", keys.name(&key.name))),
+                Err(why) => {
+                    let fault = format!("{} {why}", keys.name(&key.name));
+                    keys.faults.insert(key.name.clone(), fault.clone());
+                    problems.push(fault);
+                }
             }
         }
         let unequal = |rule| keys.unequal(rule, &descriptor.family);
@@ -144,6 +150,9 @@ impl Keys {
 
     fn value(&self, key: &str) -> Result<&Value, String> {
         self.values.get(key).ok_or_else(|| {
+            if let Some(fault) = self.faults.get(key) {
+                return fault.clone();
+            }
             let name = self.name(key);
             format!("{name} is not stated by the checkpoint and has no default")
         })

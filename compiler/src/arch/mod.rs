@@ -4,6 +4,7 @@ mod check;
 mod descriptor;
 mod expr;
 mod family;
+mod flow;
 mod keys;
 mod op;
 mod predicate;
@@ -15,6 +16,7 @@ pub use descriptor::{
 };
 pub use expr::{Expr, ExprError};
 pub use family::{ArchError, Family, MAX_DESCRIPTOR_BYTES, Nearest};
+pub(crate) use flow::{Place, misplaced, misrouted, unwritten};
 pub use keys::{Keys, QUANTISATION};
 pub use op::{
     ChosenRenormalise, EXPERT_ROLES, FixedRenormalise, Mscale, OpForm, Operand, Product, RealForm,
