@@ -149,26 +149,6 @@ impl Op {
             Op::Router { .. } => None,
         }
     }
-
-    /// Calls `read` with every register whose content it uses, accumulators included.
-    pub(crate) fn for_each_read(&self, mut read: impl FnMut(RegisterId)) {
-        match *self {
-            Op::RmsNorm { input, .. }
-            | Op::Linear { input, .. }
-            | Op::ShortConv { input, .. }
-            | Op::Router { input, .. } => read(input),
-            Op::QkNorm { register, .. } | Op::Rope { register, .. } => read(register),
-            Op::Attention { q, k, v, .. } => [q, k, v].into_iter().for_each(read),
-            Op::Mla {
-                q, latent, k_pe, ..
-            } => [q, latent, k_pe].into_iter().for_each(read),
-            Op::Mlp { input, out, .. }
-            | Op::Experts { input, out, .. }
-            | Op::Add { input, out, .. } => {
-                [input, out].into_iter().for_each(read);
-            }
-        }
-    }
 }
 
 /// Token ids to the residual stream: always the first operator.

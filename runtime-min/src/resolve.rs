@@ -47,10 +47,6 @@ pub(crate) fn resolve(reader: &BundleReader) -> Result<Resolved, RunError> {
         .map(|(layer, ops)| names.ops(Place::Layer(layer), 0, ops))
         .collect::<Result<_, _>>()?;
     let (epilogue, head) = names.epilogue(program)?;
-    let unwritten = "the head reads a register that nothing has written";
-    if !names.written[head.input.0] {
-        return Err(names.refuse(Place::Epilogue, epilogue.len(), unwritten));
-    }
     Ok(Resolved {
         graph: Graph {
             vocab: index("the vocabulary", program.vocab)?,
@@ -96,9 +92,6 @@ struct Names<'a> {
     path: PathBuf,
     registers: Vec<RegisterForm>,
     register_ids: BTreeMap<&'a str, RegisterId>,
-    /// By register, whether an operator before this one writes it. What was never written
-    /// is left from another prompt.
-    written: Vec<bool>,
     tensors: &'a [ResidentTensor],
     tensor_ids: BTreeMap<&'a str, usize>,
     expert_layers: BTreeMap<u64, ExpertLayerId>,
@@ -131,7 +124,6 @@ impl<'a> Names<'a> {
         Ok(Names {
             path,
             registers: registers.collect::<Result<_, RunError>>()?,
-            written: vec![false; stated.len()],
             register_ids,
             tensors: &manifest.resident.tensors,
             tensor_ids,
@@ -211,7 +203,6 @@ impl<'a> Names<'a> {
             weight: self.matrix(weight),
             scale: scale.get(),
         };
-        self.written[embed.out.0] = true;
         // The embedding is operator 0.
         Ok((self.ops(Place::Prologue, 1, rest)?, embed))
     }
@@ -250,20 +241,7 @@ impl<'a> Names<'a> {
 
     fn ops(&mut self, place: Place, first: usize, ops: &[NamedOp]) -> Result<Vec<Op>, RunError> {
         let ops = (first..).zip(ops);
-        ops.map(|(at, op)| {
-            let op = self.op(place, at, op)?;
-            let mut unwritten = false;
-            op.for_each_read(|register| unwritten |= !self.written[register.0]);
-            if unwritten {
-                let why = "it reads a register that nothing has written";
-                return Err(self.refuse(place, at, why));
-            }
-            if let Some(out) = op.out() {
-                self.written[out.0] = true;
-            }
-            Ok(op)
-        })
-        .collect()
+        ops.map(|(at, op)| self.op(place, at, op)).collect()
     }
 
     fn op(&mut self, place: Place, at: usize, op: &NamedOp) -> Result<Op, RunError> {

@@ -324,3 +324,44 @@ pub enum Op {
         scale: Real,
     },
 }
+
+impl Op {
+    /// The registers whose content it uses, accumulators included.
+    pub fn reads(&self) -> Vec<&str> {
+        match self {
+            Op::Embed { .. } => Vec::new(),
+            Op::RmsNorm { input, .. }
+            | Op::Linear { input, .. }
+            | Op::ShortConv { input, .. }
+            | Op::Router { input, .. }
+            | Op::LmHead { input, .. } => vec![input],
+            Op::QkNorm { register, .. } | Op::Rope { register, .. } => vec![register],
+            Op::Attention { q, k, v, .. } => vec![q, k, v],
+            Op::Mla {
+                q, latent, k_pe, ..
+            } => vec![q, latent, k_pe],
+            Op::Mlp { input, out, .. }
+            | Op::Experts { input, out }
+            | Op::Add { input, out, .. } => {
+                vec![input, out]
+            }
+        }
+    }
+
+    /// The register it writes, if it writes one.
+    pub fn writes(&self) -> Option<&str> {
+        match self {
+            Op::Embed { out, .. }
+            | Op::RmsNorm { out, .. }
+            | Op::Linear { out, .. }
+            | Op::Attention { out, .. }
+            | Op::Mla { out, .. }
+            | Op::ShortConv { out, .. }
+            | Op::Mlp { out, .. }
+            | Op::Experts { out, .. }
+            | Op::Add { out, .. } => Some(out),
+            Op::QkNorm { register, .. } | Op::Rope { register, .. } => Some(register),
+            Op::Router { .. } | Op::LmHead { .. } => None,
+        }
+    }
+}

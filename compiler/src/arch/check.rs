@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::descriptor::DefaultForm;
 use super::expr::is_key;
+use super::flow::{Place, misplaced, unwritten};
 use super::{
     Descriptor, EXPERT_ROLES, Encoding, Expr, OpForm, Operand, Per, Predicate, RealForm,
     RenormaliseForm, TensorRole,
@@ -26,6 +27,7 @@ pub(super) fn check(descriptor: &Descriptor) -> Vec<String> {
     check.ties();
     check.expert_shapes();
     check.program();
+    check.order();
     check.unpack();
     check.problems.into_list()
 }
@@ -243,6 +245,40 @@ impl<'a> Check<'a> {
             if !named.contains(role.role.as_str()) {
                 self.problem(&format!("role {:?}", role.role), "no operator names it");
             }
+        }
+    }
+
+    /// That operators have their place, and read nothing that no operator can have written.
+    fn order(&mut self) {
+        let form = &self.descriptor.program;
+        let mut wrong = Vec::new();
+        let mut tell = |place: &str, problems: Vec<String>| {
+            wrong.extend(problems.into_iter().map(|why| (place.to_owned(), why)));
+        };
+        let mut written = BTreeSet::new();
+        tell("prologue", misplaced(Place::Prologue, &form.prologue));
+        tell("prologue", unwritten(&form.prologue, &mut written));
+        let ops = form.block.iter().flat_map(|block| &block.ops);
+        let mut anywhere = written.clone();
+        anywhere.extend(ops.filter_map(OpForm::writes));
+        for block in &form.block {
+            let place = format!("block {:?}", block.name);
+            tell(&place, misplaced(Place::Layer, &block.ops));
+            // A block that the first layer may lack can read what any block of an earlier layer wrote.
+            let others = form.block.iter().filter(|other| other.name == block.name);
+            let is_always = block.when == Predicate::All && others.count() == 1;
+            match is_always {
+                true => tell(&place, unwritten(&block.ops, &mut written)),
+                false => {
+                    tell(&place, unwritten(&block.ops, &mut anywhere.clone()));
+                    written.extend(block.ops.iter().filter_map(OpForm::writes));
+                }
+            }
+        }
+        tell("epilogue", unwritten(&form.epilogue, &mut anywhere));
+        tell("epilogue", misplaced(Place::Epilogue, &form.epilogue));
+        for (place, why) in wrong {
+            self.problem(&place, &why);
         }
     }
 

@@ -225,6 +225,9 @@ pub struct ConfigRules {
     /// Keys that say nothing about the program; `prefix*` names many.
     #[serde(default)]
     pub ignored: Vec<String>,
+    /// Keys that mean something only beside others.
+    #[serde(default)]
+    pub requires: Vec<RequireRule>,
 }
 
 impl ConfigRules {
@@ -245,6 +248,19 @@ impl ConfigRules {
         let name = roots.find_map(|root| place.strip_prefix(root)?.strip_prefix('.'));
         name.unwrap_or(place)
     }
+}
+
+/// A key that may not be alone.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RequireRule {
+    /// Where this is stated, and not null,
+    pub key: String,
+    /// and has this value, if there is one here,
+    #[serde(default)]
+    pub is: Option<Value>,
+    /// one of these must be stated.
+    pub needs: OneOrMany,
 }
 
 /// A beginning of tensor names.

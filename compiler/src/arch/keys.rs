@@ -20,6 +20,10 @@ pub struct Keys {
     names: BTreeMap<String, String>,
     /// The key of the configuration that states it.
     stated_by: BTreeMap<String, String>,
+    /// Why a key that is stated, or has a default, has no value.
+    faults: BTreeMap<String, String>,
+    /// Layers of the model, once they are known.
+    layers: Option<u64>,
 }
 
 impl Keys {
@@ -65,7 +69,11 @@ impl Keys {
             match value {
                 Ok(Some(value)) => keys.set(&key.name, value),
                 Ok(None) => {}
-                Err(why) => problems.push(format!("{} {why}", keys.name(&key.name))),
+                Err(why) => {
+                    let fault = format!("{} {why}", keys.name(&key.name));
+                    keys.faults.insert(key.name.clone(), fault.clone());
+                    problems.push(fault);
+                }
             }
         }
         let unequal = |rule| keys.unequal(rule, &descriptor.family);
@@ -130,6 +138,11 @@ impl Keys {
         (!same(own, value)).then_some(own)
     }
 
+    /// Says how many elements lists have that have one a layer.
+    pub(crate) fn set_layers(&mut self, layers: u64) {
+        self.layers = Some(layers);
+    }
+
     /// Gives `key` a value.
     pub fn set(&mut self, key: &str, value: impl Into<Value>) {
         self.values.insert(key.to_owned(), value.into());
@@ -137,6 +150,9 @@ impl Keys {
 
     fn value(&self, key: &str) -> Result<&Value, String> {
         self.values.get(key).ok_or_else(|| {
+            if let Some(fault) = self.faults.get(key) {
+                return fault.clone();
+            }
             let name = self.name(key);
             format!("{name} is not stated by the checkpoint and has no default")
         })
@@ -194,8 +210,14 @@ impl Keys {
         let Some(list) = value.as_array() else {
             return Ok(value);
         };
+        let (name, count) = (self.name(key), list.len());
+        if let Some(layers) = self.layers.filter(|layers| *layers != count as u64) {
+            return Err(format!(
+                "{name} has {count} elements, and the model has {layers} layers"
+            ));
+        }
         let element = usize::try_from(layer).ok().and_then(|at| list.get(at));
-        element.ok_or_else(|| format!("{} has no element for layer {layer}", self.name(key)))
+        element.ok_or_else(|| format!("{name} has no element for layer {layer}"))
     }
 }
 
@@ -312,18 +334,52 @@ pub(super) fn audit(descriptor: &Descriptor, config: &Config) -> (Vec<String>, V
         }
         known.insert(name);
     }
+    problems.extend(required(rules, config, expand));
     if config.format == SourceFormat::Safetensors {
         known.extend(rules.places(&[QUANTISATION]));
     }
     let ignored: Vec<String> = rules.ignored.iter().map(|name| expand(name)).collect();
-    let mut surprises = Vec::new();
-    let audit = Audit {
+    let mut audit = Audit {
         rules,
+        is_nested: config.format == SourceFormat::Safetensors,
         known,
         ignored,
+        surprises: Vec::new(),
+        problems,
     };
-    audit.unknown("", &config.values, &mut surprises);
-    (problems, surprises)
+    audit.unknown("", &config.values);
+    (audit.problems, audit.surprises)
+}
+
+/// What is missing beside keys that may not be alone.
+fn required(rules: &ConfigRules, config: &Config, expand: impl Fn(&str) -> String) -> Vec<String> {
+    let stated = |place: &str| config.get(place).filter(|value| !value.is_null());
+    let mut problems = Vec::new();
+    for rule in &rules.requires {
+        let key = expand(&rule.key);
+        for place in rules.places(&[&key]) {
+            let root = place.strip_suffix(key.as_str()).unwrap_or_default();
+            let needs = rule.needs.iter();
+            let needs: Vec<String> = needs
+                .map(|name| format!("{root}{}", expand(name)))
+                .collect();
+            let value = stated(&place)
+                .filter(|value| rule.is.as_ref().is_none_or(|wanted| same(wanted, value)));
+            if value.is_none() || needs.iter().any(|need| stated(need).is_some()) {
+                continue;
+            }
+            let is = match &rule.is {
+                Some(value) => format!("is {value}"),
+                None => "is stated".to_owned(),
+            };
+            let needs: Vec<String> = needs.iter().map(|need| format!("{need:?}")).collect();
+            problems.push(format!(
+                "config key {place:?} {is}, and needs {} beside it",
+                needs.join(" or ")
+            ));
+        }
+    }
+    problems
 }
 
 /// Equality that does not tell 1 from 1.0.
@@ -334,18 +390,18 @@ fn same(a: &Value, b: &Value) -> bool {
 /// What a descriptor knows of a configuration.
 struct Audit<'a> {
     rules: &'a ConfigRules,
+    is_nested: bool,
     known: BTreeSet<String>,
     ignored: Vec<String>,
+    /// Keys that it does not know.
+    surprises: Vec<String>,
+    /// Keys that must be objects and are not, and what was found before.
+    problems: Vec<String>,
 }
 
 impl Audit<'_> {
-    /// Adds the keys of object `path`, which ends in a dot, that it does not know.
-    fn unknown(
-        &self,
-        path: &str,
-        values: &serde_json::Map<String, Value>,
-        surprises: &mut Vec<String>,
-    ) {
+    /// Looks for keys of object `path`, which ends in a dot, that the descriptor does not know.
+    fn unknown(&mut self, path: &str, values: &serde_json::Map<String, Value>) {
         for (name, value) in values {
             let name = format!("{path}{name}");
             let plain = self.rules.without_root(&name);
@@ -359,11 +415,15 @@ impl Audit<'_> {
             }
             let inside = format!("{name}.");
             let mut known = self.known.iter();
+            // A GGUF key is one name, with nothing inside.
+            let is_object = self.is_nested && known.any(|known| known.starts_with(&inside));
             match value {
-                Value::Object(values) if known.any(|known| known.starts_with(&inside)) => {
-                    self.unknown(&inside, values, surprises);
-                }
-                _ => surprises.push(name),
+                Value::Null if is_object => {}
+                Value::Object(values) if is_object => self.unknown(&inside, values),
+                value if is_object => self.problems.push(format!(
+                    "config key {name:?} is {value}, not an object or null"
+                )),
+                _ => self.surprises.push(name),
             }
         }
     }

@@ -4,6 +4,7 @@ mod check;
 mod descriptor;
 mod expr;
 mod family;
+mod flow;
 mod keys;
 mod op;
 mod predicate;
@@ -11,10 +12,11 @@ mod unpack;
 
 pub use descriptor::{
     Block, ConfigRules, DefaultForm, Descriptor, DropRule, Encoding, EqualRule, KeySource, Match,
-    OneOrMany, Per, PrefixRule, ProgramForm, TensorRole, Words,
+    OneOrMany, Per, PrefixRule, ProgramForm, RequireRule, TensorRole, Words,
 };
 pub use expr::{Expr, ExprError};
 pub use family::{ArchError, Family, MAX_DESCRIPTOR_BYTES, Nearest};
+pub(crate) use flow::{Place, misplaced, misrouted, unwritten};
 pub use keys::{Keys, QUANTISATION};
 pub use op::{
     ChosenRenormalise, EXPERT_ROLES, FixedRenormalise, Mscale, OpForm, Operand, Product, RealForm,

@@ -396,6 +396,62 @@ impl OpForm {
         })
     }
 
+    /// What the descriptor calls it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            OpForm::Embed { .. } => "embed",
+            OpForm::RmsNorm { .. } => "rms_norm",
+            OpForm::Linear { .. } => "linear",
+            OpForm::QkNorm { .. } => "qk_norm",
+            OpForm::Rope { .. } => "rope",
+            OpForm::Attention { .. } => "attention",
+            OpForm::Mla { .. } => "mla",
+            OpForm::ShortConv { .. } => "short_conv",
+            OpForm::Mlp { .. } => "mlp",
+            OpForm::Router { .. } => "router",
+            OpForm::Experts { .. } => "experts",
+            OpForm::Add { .. } => "add",
+            OpForm::LmHead { .. } => "lm_head",
+        }
+    }
+
+    /// The registers whose content it uses, accumulators included.
+    pub fn reads(&self) -> Vec<&str> {
+        match self {
+            OpForm::Embed { .. } => Vec::new(),
+            OpForm::RmsNorm { input, .. }
+            | OpForm::Linear { input, .. }
+            | OpForm::ShortConv { input, .. }
+            | OpForm::Router { input, .. }
+            | OpForm::LmHead { input, .. } => vec![input],
+            OpForm::QkNorm { register, .. } | OpForm::Rope { register, .. } => vec![register],
+            OpForm::Attention { q, k, v, .. } => vec![q, k, v],
+            OpForm::Mla {
+                q, latent, k_pe, ..
+            } => vec![q, latent, k_pe],
+            OpForm::Mlp { input, out, .. }
+            | OpForm::Experts { input, out }
+            | OpForm::Add { input, out, .. } => vec![input, out],
+        }
+    }
+
+    /// The register it writes, if it writes one.
+    pub fn writes(&self) -> Option<&str> {
+        match self {
+            OpForm::Embed { out, .. }
+            | OpForm::RmsNorm { out, .. }
+            | OpForm::Linear { out, .. }
+            | OpForm::Attention { out, .. }
+            | OpForm::Mla { out, .. }
+            | OpForm::ShortConv { out, .. }
+            | OpForm::Mlp { out, .. }
+            | OpForm::Experts { out, .. }
+            | OpForm::Add { out, .. } => Some(out),
+            OpForm::QkNorm { register, .. } | OpForm::Rope { register, .. } => Some(register),
+            OpForm::Router { .. } | OpForm::LmHead { .. } => None,
+        }
+    }
+
     /// The operator without those of its operands that can be left out and whose role is `absent`.
     pub fn without(&self, absent: impl Fn(&str) -> bool) -> OpForm {
         let mut op = self.clone();

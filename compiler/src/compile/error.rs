@@ -75,6 +75,7 @@ impl CompileError {
                 error.exit()
             }
             CompileError::Arch(ArchError::Descriptor { .. } | ArchError::OtherFamily { .. })
+            | CompileError::Lower(LowerError::Descriptor { .. })
             | CompileError::Recipe(_)
             | CompileError::Types { .. } => Exit::Usage,
             CompileError::Arch(ArchError::UnknownFamily { .. })

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::arch::{Block, Descriptor, Keys, OpForm, Operand};
+use crate::arch::{
+    Block, Descriptor, Keys, OpForm, Operand, Place, misplaced, misrouted, unwritten,
+};
 use crate::problem::Problems;
 
 /// The operators of one checkpoint. Operands that can be left out and whose role it
@@ -11,6 +13,9 @@ pub(super) struct Chosen {
     pub(super) prologue: Vec<OpForm>,
     pub(super) layers: Vec<Vec<OpForm>>,
     pub(super) epilogue: Vec<OpForm>,
+    /// Whether every predicate could be decided. What follows from those that could not is
+    /// not worth telling.
+    pub(super) is_decided: bool,
 }
 
 impl Chosen {
@@ -28,19 +33,42 @@ impl Chosen {
             })
         };
         let form = &descriptor.program;
+        let mut is_decided = true;
         let layers = (0..layers).map(|layer| {
             let blocks = blocks(&form.block, |block| {
                 let holds = block.when.holds(keys, layer, |role| has(role, layer));
+                is_decided &= holds.is_ok();
                 problems.or(holds, false)
             });
             let ops = blocks.iter().flat_map(|block| &block.ops);
             ops.map(|op| present(op, layer)).collect()
         });
+        let layers = layers.collect();
         Chosen {
-            layers: layers.collect(),
+            layers,
             prologue: form.prologue.iter().map(|op| present(op, 0)).collect(),
             epilogue: form.epilogue.iter().map(|op| present(op, 0)).collect(),
+            is_decided,
         }
+    }
+
+    /// Why the operators, which are as the descriptor has them, cannot run one after another.
+    pub(super) fn misfits(&self) -> Vec<String> {
+        let mut wrong = Problems::default();
+        let mut written = BTreeSet::new();
+        let mut tell = |place: &str, problems: Vec<String>| {
+            wrong.extend(problems.iter().map(|why| format!("{place}: {why}")));
+        };
+        tell("prologue", unwritten(&self.prologue, &mut written));
+        for (layer, ops) in self.layers.iter().enumerate() {
+            let place = format!("\"layers.{layer}\"");
+            tell(&place, misplaced(Place::Layer, ops));
+            let routing = misrouted(ops).into_iter();
+            tell(&place, routing.map(str::to_owned).collect());
+            tell(&place, unwritten(ops, &mut written));
+        }
+        tell("epilogue", unwritten(&self.epilogue, &mut written));
+        wrong.into_list()
     }
 
     /// Every role that some operator names.

@@ -95,6 +95,16 @@ pub enum LowerError {
         /// One line each.
         problems: Vec<String>,
     },
+    /// The checkpoint is what the descriptor says, and the program made of it cannot run.
+    #[error("descriptor {family}: its program for {} cannot run: {}", path.display(), problem_list(problems))]
+    Descriptor {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The family.
+        family: String,
+        /// One line each.
+        problems: Vec<String>,
+    },
     /// The source could not be read.
     #[error(transparent)]
     Ingest(#[from] IngestError),
@@ -103,11 +113,19 @@ pub enum LowerError {
 /// Lowers `checkpoint` as a member of `family`.
 pub fn lower(checkpoint: &Checkpoint, family: &Family) -> Result<Lowered, LowerError> {
     let attempt = attempt(checkpoint, family)?;
+    let (path, name) = (checkpoint.path.clone(), family.descriptor.family.clone());
     match attempt.lowered {
-        Some(lowered) if attempt.problems.is_empty() => Ok(lowered),
+        Some(lowered) if attempt.problems.is_empty() => match attempt.misfits {
+            misfits if misfits.is_empty() => Ok(lowered),
+            misfits => Err(LowerError::Descriptor {
+                path,
+                family: name,
+                problems: misfits,
+            }),
+        },
         _ => Err(LowerError::Problems {
-            path: checkpoint.path.clone(),
-            family: family.descriptor.family.clone(),
+            path,
+            family: name,
             problems: attempt.problems,
         }),
     }
@@ -123,6 +141,8 @@ struct Attempt {
     /// All of the model only if there is no problem; nothing, if nothing could be looked for.
     lowered: Option<Lowered>,
     problems: Vec<String>,
+    /// Why the program cannot run, which is the descriptor's fault if there is no problem.
+    misfits: Vec<String>,
 }
 
 impl Attempt {
@@ -134,6 +154,7 @@ impl Attempt {
             tied: None,
             lowered: None,
             problems,
+            misfits: Vec::new(),
         }
     }
 }
@@ -165,6 +186,7 @@ fn attempt(checkpoint: &Checkpoint, family: &Family) -> Result<Attempt, IngestEr
             return Ok(Attempt::none(keys, problems.into_list()));
         }
     };
+    keys.set_layers(layers);
     let mut notices = checkpoint.notices.clone();
     notices.extend(surprises.iter().map(|key| {
         Notice::Surprise(format!(
@@ -186,6 +208,9 @@ fn attempt(checkpoint: &Checkpoint, family: &Family) -> Result<Attempt, IngestEr
         role.is_some_and(|role| names.find(role, layer, 0).is_some())
     };
     let chosen = Chosen::new(descriptor, &keys, has, layers, &mut problems);
+    if !chosen.is_decided {
+        return Ok(Attempt::none(keys, problems.into_list()));
+    }
     let mut resolver = Resolver::new(checkpoint, descriptor, &keys, &names, quantised, problems);
     let tie = tie::find(checkpoint, descriptor, &keys, &mut resolver, &mut notices)?;
     let mut resident = Vec::new();
@@ -245,6 +270,7 @@ fn attempt(checkpoint: &Checkpoint, family: &Family) -> Result<Attempt, IngestEr
         tied,
         lowered: Some(lowered),
         problems,
+        misfits: chosen.misfits(),
     })
 }
 

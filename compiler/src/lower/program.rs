@@ -169,11 +169,24 @@ impl Lowering<'_> {
             lowering.real_that(what, &form, |real| real > 0.0, "not above 0")
         };
         let bounds = 1..=u64::from(u32::MAX);
+        let stretch = RealForm::Key(form.factor.clone());
+        let beta_slow = above_zero(self, "beta_slow", &form.beta_slow);
+        let slow = format!("below beta_slow, which is {beta_slow}");
+        let beta_fast = above_zero(self, "beta_fast", &form.beta_fast);
+        if beta_fast.get() > 0.0 && beta_fast.get() < beta_slow.get() {
+            let keys = [form.beta_fast.as_str(), form.beta_slow.as_str()].into_iter();
+            let why = self.refusal("beta_fast", keys, beta_fast, &slow);
+            self.problems.push(why);
+        }
+        for key in form.mscale.iter().chain(&form.mscale_all_dim) {
+            let form = RealForm::Key(key.clone());
+            self.real_that(key, &form, |real| real >= 0.0, "below 0");
+        }
         Some(Yarn {
-            factor: above_zero(self, "factor", &form.factor),
+            factor: self.real_that("factor", &stretch, |real| real >= 1.0, "below 1"),
             original_context: self.size_in("original_context", &form.original_context, bounds),
-            beta_fast: above_zero(self, "beta_fast", &form.beta_fast),
-            beta_slow: above_zero(self, "beta_slow", &form.beta_slow),
+            beta_fast,
+            beta_slow,
             magnitude: {
                 let magnitude = self.magnitude(form, factor);
                 self.problems.or(magnitude, Real::ONE)

@@ -124,7 +124,10 @@ pub fn survey(checkpoint: &Checkpoint, family: &Family) -> Result<Survey, Ingest
         keys: keys.collect(),
         roles: roles.collect(),
         others: others(&ledger),
-        problems: attempt.problems,
+        problems: match attempt.problems {
+            problems if problems.is_empty() => attempt.misfits,
+            problems => problems,
+        },
         surprises: surprises.map(ToString::to_string).collect(),
     })
 }

@@ -1,8 +1,11 @@
 //! Descriptors that are none, and all that is wrong with them at once.
 
 use estream_compiler::arch::Family;
+use estream_compiler::compile::{Compiled, Options};
+use estream_schemas::exit::Exit;
+use serde_json::json;
 
-use crate::toy::{assert_says, toy};
+use crate::toy::{Model, assert_says, toy};
 
 #[test]
 fn every_built_in_descriptor_parses() {
@@ -172,4 +175,110 @@ fn what_cannot_be_meant_is_refused() {
         let error = toy().with(old, new).error();
         assert_says(&error, &[says]);
     }
+}
+
+const EXPERTS: &str = "{ op = \"experts\", input = \"x\", out = \"h\" },";
+
+#[test]
+fn operators_that_have_no_place_are_told_with_their_block() {
+    let doubled = |op: &str| {
+        let text = toy();
+        let line = text.line(op);
+        text.with(&line, &format!("{line}\n{line}")).error()
+    };
+    assert_says(
+        &doubled("op = \"router\""),
+        &["block \"ffn\": operator router is there 2 times"],
+    );
+    assert_says(
+        &doubled("op = \"experts\""),
+        &["block \"ffn\": operator experts is there 2 times"],
+    );
+    let head = "{ op = \"lm_head\", input = \"h\", weight = \"head\" }";
+    let error = toy().with(head, &format!("{head}, {head}")).error();
+    assert_says(&error, &["epilogue: operator lm_head is there 2 times"]);
+    let error = toy()
+        .with(
+            EXPERTS,
+            &format!("{EXPERTS}{}", format!("{head},").repeat(130)),
+        )
+        .error();
+    assert_says(
+        &error,
+        &[
+            "block \"ffn\": has 132 operators, and 128 is the most",
+            "block \"ffn\": operator lm_head has no place here",
+        ],
+    );
+    let embed = "{ op = \"embed\", out = \"h\", weight = \"embed\" }";
+    let error = toy().with(&format!("[{embed}]"), "[]").error();
+    assert_says(&error, &["prologue: operator embed is not the first"]);
+}
+
+#[test]
+fn a_register_that_no_operator_can_have_written_is_told() {
+    let linear = "{ op = \"linear\", input = \"h\", out = \"x\", weight = \"mix\" }";
+    let says = "block \"ffn\": operator 0 (router) reads register \"x\", which nothing has written";
+    let error = toy().with(linear, "").error();
+    assert_says(&error, &[says]);
+    assert_eq!(error.matches("nothing has written").count(), 1, "{error}");
+    // A block that some layers have may come after one that wrote it; the checkpoint decides.
+    let sometimes = toy()
+        .with(
+            "name = \"mixer\"",
+            "name = \"mixer\"\nwhen = \"kinds[layer] == 'mix'\"",
+        )
+        .and("[[key]]\nname = \"kinds\"\nhf = \"kinds\"\n");
+    let with = |kinds: [&str; 2]| {
+        let mut model = Model::toy(2, 2);
+        model.set("kinds", json!(kinds));
+        for (layer, kind) in kinds.iter().enumerate().filter(|(_, kind)| **kind != "mix") {
+            assert_eq!(*kind, "none");
+            model.take(&format!("{layer}.mix"));
+        }
+        model.write()
+    };
+    with(["mix", "none"]).lower(&sometimes);
+    let written = with(["none", "mix"]);
+    let error = Compiled::plan(
+        &written.checkpoint,
+        &sometimes.family(),
+        &Options::default(),
+    );
+    let error = error.unwrap_err();
+    assert_eq!(error.exit(), Exit::Usage);
+    assert_says(
+        &error.to_string(),
+        &[
+            "descriptor toy",
+            "one thing",
+            "\"layers.0\": operator 0 (router) reads register \"x\"",
+        ],
+    );
+}
+
+#[test]
+fn a_router_has_experts_and_one_layer_one_router() {
+    let apart = toy().with(
+        EXPERTS,
+        "]\n[[program.block]]\nname = \"more\"\nwhen = \"layer < many\"\nops = [\n\
+         { op = \"experts\", input = \"x\", out = \"h\" },",
+    );
+    let apart = apart.and("[[key]]\nname = \"many\"\nhf = \"many\"\n");
+    let mut model = Model::toy(2, 2);
+    model.set("many", json!(2));
+    model.write().lower(&apart);
+    model.set("many", json!(1));
+    for expert in 0..2 {
+        for name in ["w1", "w2", "w3"] {
+            model.take(&format!("1.{expert}.{name}"));
+        }
+    }
+    assert_says(
+        &model.write().problems(&apart),
+        &[
+            "descriptor toy",
+            "\"layers.1\": operator router is there without experts",
+        ],
+    );
 }

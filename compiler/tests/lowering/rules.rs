@@ -1,10 +1,15 @@
 //! What a descriptor says beside keys and weights: where keys are, which of them must
 //! agree, and what may be left.
 
+use std::path::Path;
+
 use estream_compiler::arch::Family;
 use estream_compiler::compile::Compiled;
 use estream_compiler::compile::Options;
+use estream_compiler::ingest::{Checkpoint, Config, Notice};
+use estream_compiler::lower::lower;
 use estream_schemas::dtype::DType;
+use estream_schemas::manifest::SourceFormat;
 use serde_json::{Value, json};
 
 use crate::toy::{Model, Tensor, Text, assert_says, toy};
@@ -136,4 +141,106 @@ fn tensors_of_other_parts_are_dropped_by_their_beginning() {
     assert_says(&model.write().problems(&text), &["unmapped: \"vision\""]);
     let error = text.with("vision_tower.*", "*.*.*").error();
     assert_says(&error, &["drop \"*.*.*\": more than 2 `*`"]);
+}
+
+/// The configuration of the DeepSeek-V2 fixture with another value for `key`.
+fn deepseek2_says(key: &str, value: &Value) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/deepseek2");
+    let mut checkpoint = Checkpoint::open(&path).unwrap();
+    checkpoint
+        .config
+        .values
+        .insert(key.to_owned(), value.clone());
+    let family = Family::of(&checkpoint).unwrap();
+    match lower(&checkpoint, &family) {
+        Ok(lowered) => {
+            let mut notices = lowered.notices.iter();
+            assert!(!notices.any(Notice::is_refused_when_strict), "{value}");
+            String::new()
+        }
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn a_scaling_of_rope_is_none_or_says_how_and_how_much() {
+    assert_eq!(deepseek2_says("rope_scaling", &Value::Null), "");
+    let complete = json!({ "type": "yarn", "factor": 40.0 });
+    assert_eq!(deepseek2_says("rope_scaling", &complete), "");
+    for (value, says) in [
+        (json!({ "type": "yarn" }), "needs \"rope_scaling.factor\""),
+        (
+            json!({ "type": "yarn", "factor": null }),
+            "needs \"rope_scaling.factor\"",
+        ),
+        (
+            json!({ "factor": 40.0 }),
+            "needs \"rope_scaling.type\" or \"rope_scaling.rope_type\"",
+        ),
+        (
+            json!({ "type": "linear", "factor": 4.0 }),
+            "config key \"rope_scaling.type\" is \"linear\"",
+        ),
+        (json!({}), "\"rope_scaling\" is stated, and needs"),
+        (json!("linear"), "is \"linear\", not an object or null"),
+        (json!([1]), "is [1], not an object or null"),
+        (json!(5), "is 5, not an object or null"),
+        (json!(true), "is true, not an object or null"),
+    ] {
+        assert_says(&deepseek2_says("rope_scaling", &value), &[says]);
+    }
+    let parameters = json!({ "rope_type": "yarn", "rope_theta": 10000.0 });
+    assert_says(
+        &deepseek2_says("rope_parameters", &parameters),
+        &["\"rope_parameters.rope_type\" is \"yarn\", and needs \"rope_parameters.factor\""],
+    );
+}
+
+#[test]
+fn a_stretch_that_would_shrink_is_refused_by_name() {
+    let with = |key: &str, value: f64| {
+        let mut scaling = json!({
+            "type": "yarn", "factor": 40.0, "beta_fast": 32.0, "beta_slow": 1.0,
+            "mscale": 0.707, "mscale_all_dim": 0.707, "original_max_position_embeddings": 4096
+        });
+        scaling[key] = json!(value);
+        deepseek2_says("rope_scaling", &scaling)
+    };
+    assert_eq!(with("factor", 40.0), "");
+    assert_eq!(with("beta_slow", 32.0), "");
+    for (key, value, says) in [
+        ("factor", 0.5, "\"rope_scaling.factor\") is 0.5, below 1"),
+        ("beta_slow", 33.0, "is 32, below beta_slow, which is 33"),
+        ("mscale", -0.5, "\"rope_scaling.mscale\") is -0.5, below 0"),
+        (
+            "mscale_all_dim",
+            -0.5,
+            "\"rope_scaling.mscale_all_dim\") is -0.5, below 0",
+        ),
+    ] {
+        assert_says(&with(key, value), &[says]);
+    }
+}
+
+#[test]
+fn what_has_members_is_an_object_in_every_family() {
+    for family in Family::built_in().unwrap() {
+        let family_name = &family.descriptor.family;
+        let config = |value: Value| Config {
+            format: SourceFormat::Safetensors,
+            values: [("rope_parameters".to_owned(), value)]
+                .into_iter()
+                .collect(),
+        };
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/olmoe");
+        let mut checkpoint = Checkpoint::open(&path).unwrap();
+        checkpoint.config = config(json!("x"));
+        assert_says(
+            &family.audit(&checkpoint).0.join("\n"),
+            &["\"rope_parameters\" is \"x\", not an object or null"],
+        );
+        checkpoint.config = config(Value::Null);
+        let nothing = (Vec::new(), Vec::new());
+        assert_eq!(family.audit(&checkpoint), nothing, "{family_name}");
+    }
 }

@@ -35,6 +35,12 @@ impl Text {
         Text(self.0.replace(old, new))
     }
 
+    /// The one line that has `part`.
+    pub(crate) fn line(&self, part: &str) -> String {
+        let mut lines = self.0.lines().filter(|line| line.contains(part));
+        lines.next().unwrap().to_owned()
+    }
+
     /// The text with more tables before the program.
     pub(crate) fn and(&self, more: &str) -> Text {
         self.with("[program]\n", &format!("{more}\n[program]\n"))

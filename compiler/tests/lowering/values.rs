@@ -105,3 +105,24 @@ fn a_value_of_another_kind_is_told_with_the_key_that_states_it() {
     let problems = silent.write().problems(&stating());
     assert_says(&problems, &["config key \"rope_theta\" is not stated"]);
 }
+
+#[test]
+fn a_list_has_one_element_a_layer() {
+    let text = toy()
+        .and("[[key]]\nname = \"kinds\"\nhf = \"layer_types\"\n")
+        .with(
+            "name = \"mixer\"",
+            "name = \"mixer\"\nwhen = \"kinds[layer] == 'mix'\"",
+        );
+    let with = |count: usize| {
+        let mut model = Model::toy(3, 2);
+        model.set("layer_types", json!(vec!["mix"; count]));
+        model.write()
+    };
+    with(3).lower(&text);
+    for count in [0, 2, 4] {
+        let says =
+            format!("config key \"layer_types\" has {count} elements, and the model has 3 layers");
+        assert_says(&with(count).problems(&text), &[&says]);
+    }
+}

@@ -194,18 +194,6 @@ fn attention_over_its_own_input_is_refused() {
 }
 
 #[test]
-fn a_register_that_nothing_has_written_is_not_read() {
-    let change = |toy: &mut Toy| {
-        toy.program.prologue.push(Op::Add {
-            input: "o".into(),
-            out: "h".into(),
-            scale: Real::ONE,
-        });
-    };
-    assert_refused(change, Place::Prologue, 1);
-}
-
-#[test]
 fn an_epilogue_that_mixes_positions_is_refused() {
     let change = |toy: &mut Toy| {
         let rope = toy.program.layers[0][6].clone();

@@ -69,7 +69,7 @@ pub enum InvalidManifest {
 /// [limits](crate::limits); extents are aligned, dense, in bounds of the sizes the
 /// manifest states, and agree with shapes and layouts; names are safe to join to
 /// the bundle's path; every register and tensor the program names exists with the
-/// width or shape its operator needs; each layer's experts form one shape class;
+/// width or shape its operator needs, and no register is read before it is written; each layer's experts form one shape class;
 /// the ledger's names lead to weights, and every weight is in it exactly once.
 /// It does not prove that the files exist, have those sizes, or match the digests.
 #[derive(Clone, Debug)]

@@ -1,6 +1,7 @@
-//! What makes a program valid: every name leads somewhere, and shapes agree.
+//! What makes a program valid: every name leads somewhere, shapes agree, and nothing is read
+//! before it is written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{InvalidManifest, dim, ensure, invalid, name};
 use crate::limits::{
@@ -25,6 +26,7 @@ pub(super) fn check(manifest: &Manifest) -> Result<(), InvalidManifest> {
         vocab: program.vocab,
         registers: BTreeMap::new(),
         tensors: BTreeMap::new(),
+        written: BTreeSet::new(),
     };
     for register in &program.registers {
         let at = "program's registers";
@@ -65,10 +67,12 @@ struct Names<'a> {
     vocab: u64,
     registers: BTreeMap<&'a str, u64>,
     tensors: BTreeMap<&'a str, &'a [u64]>,
+    /// Registers that an operator before this one has written.
+    written: BTreeSet<&'a str>,
 }
 
-impl Names<'_> {
-    fn ops(&self, at: &str, ops: &[Op], place: Place) -> Result<(), InvalidManifest> {
+impl<'a> Names<'a> {
+    fn ops(&mut self, at: &str, ops: &'a [Op], place: Place) -> Result<(), InvalidManifest> {
         ensure(ops.len() <= MAX_LAYER_OPS, at, || {
             format!("more than {MAX_LAYER_OPS} operators")
         })?;
@@ -104,13 +108,27 @@ impl Names<'_> {
             Place::Prologue | Place::Epilogue => None,
         };
         ops.iter().enumerate().try_for_each(|(index, op)| {
-            self.op(op, experts).map_err(|why| match why {
+            let checked = self.op(op, experts).and_then(|()| self.flow(op));
+            checked.map_err(|why| match why {
                 InvalidManifest::Invalid { at: inner, why } => {
                     invalid(format!("{at}, operator {index}, {inner}"), why)
                 }
                 other => other,
             })
         })
+    }
+
+    /// That `op` reads nothing that nothing has written.
+    fn flow(&mut self, op: &'a Op) -> Result<(), InvalidManifest> {
+        for register in op.reads() {
+            ensure(
+                self.written.contains(register),
+                format!("register {register:?}"),
+                || "is read, and nothing has written it".into(),
+            )?;
+        }
+        self.written.extend(op.writes());
+        Ok(())
     }
 
     fn op(&self, op: &Op, experts: Option<&ExpertLayer>) -> Result<(), InvalidManifest> {

@@ -11,8 +11,14 @@ fn dense() -> Value {
     let mut manifest = sample();
     let program = manifest.pointer_mut("/program").unwrap();
     let registers = program["registers"].as_array_mut().unwrap();
-    for (name, width) in [("mq", 64), ("c", 32), ("pe", 8), ("a", 32), ("bcx", 192)] {
+    let widths = [("mq", 64), ("c", 32), ("pe", 8), ("a", 32), ("bcx", 192)];
+    for (name, width) in widths {
         registers.push(json!({ "name": name, "width": width }));
+    }
+    for (name, _) in widths {
+        let weight = format!("to_{name}");
+        let op = json!({ "linear": { "input": "x", "out": name, "weight": weight } });
+        program["prologue"].as_array_mut().unwrap().push(op);
     }
     program["layers"][2] = json!([
         { "rope": {
@@ -37,6 +43,11 @@ fn dense() -> Value {
         } },
     ]);
     for (name, rows, cols) in [
+        ("to_mq", 64, 64),
+        ("to_c", 32, 64),
+        ("to_pe", 8, 64),
+        ("to_a", 32, 64),
+        ("to_bcx", 192, 64),
         ("kv_b", 80, 32),
         ("k_b", 64, 24),
         ("v_b", 32, 32),

@@ -342,3 +342,35 @@ fn c38_nothing_of_a_router_has_a_silent_default() {
         assert!(error.contains(&missing), "{error}");
     }
 }
+
+#[test]
+fn a_register_that_nothing_has_written_is_not_read() {
+    let unwritten = |register: &str| format!("register \"{register}\": is read, and nothing");
+    // Without the operator that writes it first: k of layer 0, and what the attention makes.
+    check(&[
+        (
+            "/program/layers/0/2",
+            Value::Null,
+            &["layer 0, operator 5", &unwritten("k")],
+        ),
+        (
+            "/program/layers/0/0",
+            Value::Null,
+            &["layer 0, operator 0", &unwritten("y")],
+        ),
+        (
+            "/program/epilogue/0/lm_head/input",
+            json!("spare"),
+            &["epilogue, operator 0", &unwritten("spare")],
+        ),
+    ]);
+    // What an earlier layer wrote is there for the next.
+    let mut manifest = sample();
+    change(&mut manifest, "/program/layers/1/2", Value::Null);
+    parse(&manifest).unwrap();
+    // An accumulator is read.
+    let add = json!({ "add": { "input": "x", "out": "y", "scale": "1" } });
+    change(&mut manifest, "/program/prologue/-", add);
+    let error = parse(&manifest).unwrap_err().to_string();
+    assert!(error.contains(&unwritten("y")), "{error}");
+}

@@ -143,7 +143,7 @@ fn program() -> Value {
         "context": 128,
         "registers": [
             register("x", 64), register("y", 64), register("q", 64), register("k", 32),
-            register("v", 32),
+            register("v", 32), register("spare", 64),
         ],
         "prologue": [{ "embed": { "out": "x", "weight": "embed", "scale": "1" } }],
         "layers": [moe, moe, []],
