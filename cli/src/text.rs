@@ -71,7 +71,7 @@ impl Text {
 
     fn tokenizer(&self) -> Result<&Tokenizer, Failure> {
         self.tokenizer.as_ref().ok_or_else(|| {
-            Failure::usage("the bundle carries no tokenizer.json, so it cannot read words; use --ids or --ids-file")
+            Failure::usage("the bundle carries no tokenizer.json, so it cannot read words; give token ids with --ids-file")
         })
     }
 

@@ -13,6 +13,8 @@ const MAX_LINES: usize = 4096;
 const MAX_PROBLEMS: usize = 1 << 18;
 /// As many problems that are the same but for numbers have a line each.
 const MAX_ALIKE: usize = 2;
+/// Characters of a problem that are shown: files, and names in them, can be long.
+const MAX_CHARS: usize = 1000;
 /// Runs of numbers that a line spells out.
 const MAX_RUNS: usize = 8;
 
@@ -207,16 +209,34 @@ pub(crate) fn problem_list(problems: &[String]) -> String {
         count => &format!("{count} things are wrong"),
     };
     let shown = problems.iter().take(MAX_SHOWN);
-    let list = shown.fold(things.to_owned(), |list, problem| list + "\n  - " + problem);
+    let list = shown.fold(things.to_owned(), |list, problem| {
+        list + "\n  - " + &cut(problem, MAX_CHARS)
+    });
     match problems.len().saturating_sub(MAX_SHOWN) {
         0 => list,
         more => format!("{list}\n  … and {more} more"),
     }
 }
 
+/// The first `max` characters of `text`, and a sign that there are more.
+pub(crate) fn cut(text: &str, max: usize) -> String {
+    match text.char_indices().nth(max) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}…", &text[..end]),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_problem_is_cut_between_characters() {
+        assert_eq!(cut("äöü", 3), "äöü");
+        assert_eq!(cut("äöü", 2), "äö…");
+        let list = problem_list(&["é".repeat(1 << 20)]);
+        assert!(list.chars().count() < MAX_CHARS + 40, "{}", list.len());
+    }
 
     fn list(problems: &[String]) -> Vec<String> {
         let mut all = Problems::default();

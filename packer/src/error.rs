@@ -86,8 +86,20 @@ pub enum PlanError {
         what: String,
     },
     /// The manifest would be one that readers refuse.
-    #[error("no reader would accept this bundle: {0}")]
+    #[error(
+        "no reader would accept this bundle: {}; the family's descriptor, or estream, is at \
+         fault: `estream arch check` says more of the descriptor",
+        at_fault(.0)
+    )]
     Invalid(#[from] InvalidManifest),
+}
+
+/// What is wrong with a manifest that is being made: to compile it again would be no help.
+fn at_fault(error: &InvalidManifest) -> String {
+    match error {
+        InvalidManifest::Invalid { at, why } => format!("its manifest is invalid at {at}: {why}"),
+        other => other.to_string(),
+    }
 }
 
 impl PlanError {

@@ -10,7 +10,7 @@ use super::{
     Descriptor, EXPERT_ROLES, Encoding, Expr, OpForm, Operand, Per, Predicate, RealForm,
     RenormaliseForm, TensorRole,
 };
-use crate::problem::Problems;
+use crate::problem::{Problems, cut};
 
 /// Everything that is wrong with `descriptor`.
 pub(super) fn check(descriptor: &Descriptor) -> Vec<String> {
@@ -19,6 +19,7 @@ pub(super) fn check(descriptor: &Descriptor) -> Vec<String> {
         keys: BTreeSet::new(),
         problems: Problems::default(),
     };
+    check.family();
     check.keys();
     for role in &descriptor.tensor {
         check.role(role);
@@ -34,6 +35,8 @@ pub(super) fn check(descriptor: &Descriptor) -> Vec<String> {
 
 /// `*` in the name of a drop rule: what each may stand for is tried with all that the others may.
 const MAX_STARS: usize = 2;
+/// Characters of a family's name.
+const MAX_FAMILY_CHARS: usize = 64;
 
 struct Check<'a> {
     descriptor: &'a Descriptor,
@@ -66,6 +69,15 @@ impl<'a> Check<'a> {
         }
         if at == At::Model && expr.needs_layer() {
             self.problem(place, &format!("{:?} needs a layer", expr.to_string()));
+        }
+    }
+
+    fn family(&mut self) {
+        let family = &self.descriptor.family;
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        if !(1..=MAX_FAMILY_CHARS).contains(&family.len()) || !family.chars().all(is_plain) {
+            let why = format!("is not 1 to {MAX_FAMILY_CHARS} letters, digits, `-` and `_`");
+            self.problem(&format!("family {:?}", cut(family, MAX_FAMILY_CHARS)), &why);
         }
     }
 

@@ -7,6 +7,10 @@
 use std::fmt;
 
 use super::keys::Keys;
+use crate::problem::cut;
+
+/// Characters of an expression that a message shows.
+const MAX_SHOWN_CHARS: usize = 120;
 
 /// An expression or predicate that cannot be parsed, or has no value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,7 +24,7 @@ pub struct ExprError {
 
 pub(super) fn error(text: &str, why: impl Into<String>) -> ExprError {
     ExprError {
-        text: text.to_owned(),
+        text: cut(text, MAX_SHOWN_CHARS),
         why: why.into(),
     }
 }

@@ -10,10 +10,12 @@ use super::check::check;
 use super::{Descriptor, GgufPairs, Keys, keys};
 use crate::ingest::{Checkpoint, Config};
 use crate::near;
-use crate::problem::{Problems, problem_list};
+use crate::problem::{Problems, cut, problem_list};
 
 /// The most bytes that the text of a descriptor may have.
 pub const MAX_DESCRIPTOR_BYTES: usize = 1 << 20;
+/// Characters of a message about TOML, which shows the line it is about.
+const MAX_TOML_CHARS: usize = 1000;
 
 /// The built-in descriptors, by file name.
 const BUILT_IN: &[(&str, &str)] = &[
@@ -118,7 +120,8 @@ impl Family {
         if text.len() > MAX_DESCRIPTOR_BYTES {
             return Err(error(format!("more than {MAX_DESCRIPTOR_BYTES} bytes")));
         }
-        let descriptor: Descriptor = toml::from_str(text).map_err(|e| error(e.to_string()))?;
+        let unparsed = |e: toml::de::Error| error(cut(&e.to_string(), MAX_TOML_CHARS));
+        let descriptor: Descriptor = toml::from_str(text).map_err(unparsed)?;
         let problems = check(&descriptor);
         if !problems.is_empty() {
             return Err(error(problem_list(&problems)));

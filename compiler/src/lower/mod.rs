@@ -26,7 +26,7 @@ use crate::arch::{
     Descriptor, EXPERT_ROLES, ExprError, Family, Keys, OpForm, Per, QUANTISATION, TensorRole,
 };
 use crate::ingest::{Checkpoint, IngestError, Notice, Quantised};
-use crate::problem::{Problems, problem_list};
+use crate::problem::{Problems, cut, problem_list};
 use choose::Chosen;
 use names::Names;
 pub use outline::{OutlineTensor, outline};
@@ -188,12 +188,7 @@ fn attempt(checkpoint: &Checkpoint, family: &Family) -> Result<Attempt, IngestEr
     };
     keys.set_layers(layers);
     let mut notices = checkpoint.notices.clone();
-    notices.extend(surprises.iter().map(|key| {
-        Notice::Surprise(format!(
-            "config key {key:?} is unknown to the {} descriptor and was not used",
-            descriptor.family
-        ))
-    }));
+    notices.extend(unknown_keys(&descriptor.family, &surprises));
 
     counts::of_layers(
         checkpoint,
@@ -272,6 +267,20 @@ fn attempt(checkpoint: &Checkpoint, family: &Family) -> Result<Attempt, IngestEr
         problems,
         misfits: chosen.misfits(),
     })
+}
+
+/// Notices about keys of a configuration that the descriptor of `family` does not know: of
+/// many, the first ones.
+fn unknown_keys(family: &str, keys: &[String]) -> Vec<Notice> {
+    const MAX_KEYS: usize = 40;
+    const MAX_CHARS: usize = 200;
+    let shown = keys.iter().take(MAX_KEYS).map(|key| {
+        let key = cut(key, MAX_CHARS);
+        format!("config key {key:?} is unknown to the {family} descriptor and was not used")
+    });
+    let more = keys.len().saturating_sub(MAX_KEYS);
+    let more = (more > 0).then(|| format!("… and {more} more config keys that are unknown"));
+    shown.chain(more).map(Notice::Surprise).collect()
 }
 
 /// The `named` roles that have one tensor `per` something, in the descriptor's order.

@@ -187,7 +187,7 @@ impl<'a> Resolver<'a> {
         let Some(scale) = found.next() else {
             let names: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
             return Err(format!(
-                "missing: {}, the scales of {:?} ({name})",
+                "missing: {}, the scales of {:?} ({name:?})",
                 names.join(" or "),
                 source.name
             ));
@@ -274,8 +274,15 @@ impl<'a> Resolver<'a> {
                 format!("{name:?} ({})", roles.join(", "))
             };
             if !near.is_empty() {
-                let near: Vec<String> = near.into_iter().map(of).collect();
-                let hint = format!("a name near it is {}", near.join(" or "));
+                let hint = match near[..] {
+                    [name] if name == pattern => {
+                        format!("its role, {}, is not used here", of(name))
+                    }
+                    _ => {
+                        let near: Vec<String> = near.into_iter().map(of).collect();
+                        format!("a name near it is {}", near.join(" or "))
+                    }
+                };
                 for problem in &alike.problems {
                     self.problems.hint(*problem, hint.clone());
                 }

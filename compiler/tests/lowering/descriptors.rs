@@ -41,7 +41,7 @@ fn everything_that_names_nothing_is_told_at_once() {
         &error,
         &[
             "toy.toml",
-            "9 things are wrong",
+            "10 things are wrong",
             "experts: there is no key \"expert_count\"",
             "register \"x\": there is no key \"width\"",
             "block \"mixer\": there is no register \"y\"",
@@ -281,4 +281,23 @@ fn a_router_has_experts_and_one_layer_one_router() {
             "\"layers.1\": operator router is there without experts",
         ],
     );
+}
+
+#[test]
+fn what_a_descriptor_says_is_bounded_in_messages() {
+    let family = |name: &str| {
+        toy()
+            .with("family = \"toy\"", &format!("family = \"{name}\""))
+            .error()
+    };
+    for name in ["", "a b", "a\\nb", "a\\u001b[31mb", "../x", &"a".repeat(65)] {
+        let error = family(name);
+        assert_says(&error, &["is not 1 to 64 letters"]);
+        assert!(!error.contains('\u{1b}'), "{error}");
+    }
+    let long = "+1".repeat(200_000);
+    let key = format!("[[key]]\nname = \"long\"\ndefault = \"hidden {long} (\"\n");
+    for error in [family(&"a".repeat(100_000)), toy().and(&key).error()] {
+        assert!(error.chars().count() < 2000, "{}", error.len());
+    }
 }

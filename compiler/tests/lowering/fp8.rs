@@ -290,7 +290,25 @@ fn c13_a_missing_scale_is_told_with_layer_and_expert_and_never_made_up() {
         &model.write().problems(&scaled()),
         &[
             "one thing is wrong",
-            "missing: \"1.2.w1_scale_inv\" or \"1.2.w1_scale\", the scales of \"1.2.w1\" (layers.1.expert_gate.2)",
+            "missing: \"1.2.w1_scale_inv\" or \"1.2.w1_scale\", the scales of \"1.2.w1\" (\"layers.1.expert_gate.2\")",
+        ],
+    );
+}
+
+#[test]
+fn c13_many_missing_scales_are_one_line_that_says_which() {
+    let mut model = experts_of_their_own();
+    for layer in 0..2 {
+        for id in 0..3 {
+            model.take(&format!("{layer}.{id}.w1_scale"));
+        }
+    }
+    assert_says(
+        &model.write().problems(&scaled()),
+        &[
+            "one thing is wrong",
+            "missing: \"{layer}.{expert}.w1_scale_inv\" or",
+            "× 6 (layers 0-1; experts 0-2)",
         ],
     );
 }

@@ -171,3 +171,52 @@ fn c01_a_name_that_is_nearly_right_is_told_from_both_sides() {
         "{problems}"
     );
 }
+
+#[test]
+fn a_tensor_whose_role_no_operator_uses_is_not_near_itself() {
+    let text = toy()
+        .with(
+            "name = \"mixer\"",
+            "name = \"mixer\"\nwhen = \"layer < many\"",
+        )
+        .and("[[key]]\nname = \"many\"\nhf = \"many\"\n");
+    let mut model = Model::toy(2, 2);
+    model.set("many", 1.into());
+    let problems = model.write().problems(&text);
+    assert_says(
+        &problems,
+        &[
+            "one thing is wrong",
+            "unmapped: \"1.mix\" (f32 [64, 64]) has no role in the toy descriptor; its role, \
+             \"{layer}.mix\" (mix), is not used here",
+        ],
+    );
+}
+
+#[test]
+fn a_word_that_is_unknown_is_the_only_problem_it_makes() {
+    let text = toy()
+        .with(
+            "name = \"mixer\"",
+            "name = \"mixer\"\nwhen = \"kinds[layer] == 'mix'\"",
+        )
+        .and("[[key]]\nname = \"kinds\"\nhf = \"kinds\"\nwords.hf = { mix = \"mix\" }\n");
+    let mut model = Model::toy(2, 2);
+    model.set("kinds", vec!["mix", "conv"].into());
+    let problems = model.write().problems(&text);
+    let says = "config key \"kinds\" is \"conv\", which is none of mix";
+    assert_says(&problems, &["one thing is wrong", says]);
+}
+
+#[test]
+fn unknown_keys_are_told_up_to_a_number() {
+    let mut model = Model::toy(1, 1);
+    for index in 0..100 {
+        model.set(&format!("odd_{index}"), 1.into());
+    }
+    let lowered = model.write().lower(&toy());
+    let odd = lowered.notices.iter().map(ToString::to_string);
+    let odd: Vec<String> = odd.filter(|notice| notice.contains("config key")).collect();
+    assert_eq!(odd.len(), 41);
+    assert_eq!(odd[40], "… and 60 more config keys that are unknown");
+}
