@@ -120,7 +120,7 @@ typedef struct estream_options {
   // The most memory a request may take, weights and results included; 0 is no limit.
   uint64_t budget_bytes;
   // Tokens of the longest prompt to come, or 0: a budget that is too small for it is refused
-  // before any weight is read.
+  // before any weight is read. Results are not counted yet.
   size_t expected_tokens;
   // `chunk` of that request.
   size_t expected_chunk;
@@ -174,8 +174,8 @@ typedef struct estream_request {
 extern "C" {
 #endif // __cplusplus
 
-// `ESTREAM_ABI_VERSION` of the library that is loaded. A program that was made for a later one should
-// not go on.
+// `ESTREAM_ABI_VERSION` of the library that is loaded. A program that was made for a later one
+// should not go on.
 //
 // Threads: any.
 uint32_t estream_abi_version(void);
@@ -185,31 +185,32 @@ uint32_t estream_abi_version(void);
 // Memory: the string is estream's and stays as long as the library is loaded. Threads: any.
 const char *estream_version(void);
 
-// Copies the text of the last failure on the calling thread to `buffer`, empty if there was none. A
-// call that succeeds leaves it as it was, and so does this one if it fails.
+// Copies the text of the last failure on the calling thread to `buffer`, empty if there was none.
+// A call that succeeds leaves it as it was, and so does this one if it fails.
 //
-// Strings are copied like this everywhere: UTF-8 that ends with a NUL, for which `buffer` has `capacity`
-// bytes. `needed`, unless NULL, gets the bytes of the string with its NUL, also if they are too many or
-// `buffer` is NULL, which are `ESTREAM_USAGE` and leave `buffer` untouched.
+// Strings are copied like this everywhere: UTF-8 that ends with a NUL, for which `buffer` has
+// `capacity` bytes. `needed`, unless NULL, gets the bytes of the string with its NUL, also if they
+// are too many or `buffer` is NULL, which are `ESTREAM_USAGE` and leave `buffer` untouched.
 //
-// Memory: the copy is the caller's. Threads: any, each has its own text. May be called by a log function.
+// Memory: the copy is the caller's. Threads: any, each has its own text. May be called by a log
+// function.
 //
 // # Safety
 // `buffer` has `capacity` bytes, and nobody else uses them meanwhile.
-estream_status estream_last_error(char *buffer,
-                                  size_t capacity,
-                                  size_t *needed);
+estream_status estream_last_error(char *buffer, size_t capacity, size_t *needed);
 
-// Opens the bundle in directory `path` and reads its weights, which can take seconds; `options` may be NULL
-// for defaults. `runtime` gets a handle, or 0 if this fails. Any number of runtimes may be open, also of one
-// bundle; they share nothing.
+// Opens the bundle in directory `path` and reads its weights, which can take seconds; `options`
+// may be NULL for defaults. `runtime` gets a handle, or 0 if this fails. Any number of runtimes
+// may be open, also of one bundle; they share nothing.
 //
-// Memory: the handle is the caller's to close. Strings and structs are used during the call alone, `log` and
-// `log_user` until `estream_close` returns. The bundle's files stay open until then and must not be changed;
-// no byte of them is trusted, so changing them is an error of a later call. Threads: any, several at once.
+// Memory: the handle is the caller's to close. Strings and structs are used during the call alone,
+// `log` and `log_user` until `estream_close` returns. The bundle's files stay open until then and
+// must not be changed; no byte of them is trusted, so changing them is an error of a later call.
+// Threads: any, several at once.
 //
 // # Safety
-// `path` and the strings of `options` end with a NUL; `options->size` bytes of `options` can be read.
+// `path` and the strings of `options` end with a NUL; `options->size` bytes of `options` can be
+// read.
 estream_status estream_open(const char *path,
                             const struct estream_options *options,
                             estream_runtime *runtime);
@@ -222,13 +223,13 @@ estream_status estream_open(const char *path,
 // `info->size` bytes of `info` can be written.
 estream_status estream_model_info(estream_runtime handle, struct estream_info *info);
 
-// Copies a JSON object to `buffer` that says how a prompt of `tokens` tokens would be run: `why`, `stream` (null
-// if all experts stay in memory), `chunk`, `arena_bytes`. If `plan` is NULL it is about the runtime as it was
-// opened, and has `memory_bytes`; else about the plan of the bundle with that name, which is read and checked,
-// and not used. Copies as `estream_last_error` does.
+// Copies a JSON object to `buffer` that says how a prompt of `tokens` tokens would be run: `why`,
+// `stream` (null if all experts stay in memory), `chunk`, `arena_bytes`. If `plan` is NULL it is
+// about the runtime as it was opened, and has `memory_bytes`; else about the plan of the bundle
+// with that name, which is read and checked, and not used. Copies as `estream_last_error` does.
 //
-// Memory: the copy is the caller's; `plan` is used during the call alone. Threads: any; waits while
-// another call uses the handle.
+// Memory: the copy is the caller's; `plan` is used during the call alone. Threads: any; waits
+// while another call uses the handle.
 //
 // # Safety
 // `plan` ends with a NUL; `buffer` has `capacity` bytes.
@@ -242,24 +243,26 @@ estream_status estream_plan(estream_runtime handle,
 // Runs the prompt of `count` token ids; `request` may be NULL for the logits of the last position.
 // Requests of a runtime run in turn and use the same arena.
 //
-// Memory: the results are estream's, and stay until the next `estream_prefill` or `estream_close` of the
-// handle; a request that fails leaves none. `ids` and `request` are used during the call alone. Threads:
-// any; waits while another call uses the handle. Another thread can end it, see `estream_cancel`.
+// Memory: the results are estream's, and stay until the next `estream_prefill` or `estream_close`
+// of the handle; a request that fails leaves none. `ids` and `request` are used during the call
+// alone. Threads: any; waits while another call uses the handle. Another thread can end it, see
+// `estream_cancel`.
 //
 // # Safety
-// `ids` has `count` elements, `request->list` `request->list_len`, and nobody changes them meanwhile;
-// `request->size` bytes of `request` can be read.
+// `ids` has `count` elements, `request->list` `request->list_len`, and nobody changes them
+// meanwhile; `request->size` bytes of `request` can be read.
 estream_status estream_prefill(estream_runtime handle,
                                const uint32_t *ids,
                                size_t count,
                                const struct estream_request *request);
 
-// Copies the logits at `position` of the last prompt, counted from 0, to `buffer`, which has room for `capacity`
-// floats; there are `vocab` of them, which `needed` gets unless it is NULL. Too small a buffer is
-// `ESTREAM_USAGE` and stays untouched; a position that was not asked for is `ESTREAM_USAGE` too.
+// Copies the logits at `position` of the last prompt, counted from 0, to `buffer`, which has room
+// for `capacity` floats; there are `vocab` of them, which `needed` gets unless it is NULL. Too
+// small a buffer is `ESTREAM_USAGE` and stays untouched; a position that was not asked for is
+// `ESTREAM_USAGE` too.
 //
-// Memory: the copy is the caller's and outlives the handle. Threads: any; waits while another call uses
-// the handle.
+// Memory: the copy is the caller's and outlives the handle. Threads: any; waits while another call
+// uses the handle.
 //
 // # Safety
 // `buffer` has room for `capacity` floats, and nobody else uses them meanwhile.
@@ -269,8 +272,8 @@ estream_status estream_logits(estream_runtime handle,
                               size_t capacity,
                               size_t *needed);
 
-// Copies the row that the head read at `position`, `hidden_width` floats, as `estream_logits` does. The
-// request must have asked for it.
+// Copies the row that the head read at `position`, `hidden_width` floats, as `estream_logits`
+// does. The request must have asked for it.
 //
 // Memory and threads: as `estream_logits`.
 //
@@ -282,31 +285,30 @@ estream_status estream_hidden(estream_runtime handle,
                               size_t capacity,
                               size_t *needed);
 
-// Copies a JSON object to `buffer` that says what the last request took: the members of `stats` that
-// `estream-run --stats --json` prints, and `bundle`, `tokens`, `rows` and `result_bytes`. Copies as
-// `estream_last_error` does.
+// Copies a JSON object to `buffer` that says what the last request took: the members of `stats`
+// that `estream-run --stats --json` prints, and `bundle`, `tokens`, `rows` and `result_bytes`.
+// Copies as `estream_last_error` does.
 //
 // Memory: the copy is the caller's. Threads: any; waits while another call uses the handle.
 //
 // # Safety
 // `buffer` has `capacity` bytes, and nobody else uses them meanwhile.
-estream_status estream_stats(estream_runtime handle,
-                             char *buffer,
-                             size_t capacity,
-                             size_t *needed);
+estream_status estream_stats(estream_runtime handle, char *buffer, size_t capacity, size_t *needed);
 
 // Asks the request that runs to end, and does not wait for that: its `estream_prefill` returns
-// `ESTREAM_CANCELLED` once the expert at work is done and reads under way have returned, or `ESTREAM_OK` if
-// it was about to end. The next request is not concerned. `ESTREAM_NO` if none runs.
+// `ESTREAM_CANCELLED` once the expert at work is done and reads under way have returned, or
+// `ESTREAM_OK` if it was about to end. The next request is not concerned. `ESTREAM_NO` if none
+// runs.
 //
 // Threads: any; never waits for another call.
 estream_status estream_cancel(estream_runtime handle);
 
-// Ends the request that runs as `estream_cancel` does, waits until it has ended, and frees everything.
+// Ends the request that runs as `estream_cancel` does, waits until it has ended, and frees
+// everything.
 //
-// Memory: all of the handle's is freed, its files are closed, and the log function is not called again;
-// copies stay the caller's. Threads: any; the handle is none for every thread from the start of this call,
-// and calls that waited for it fail.
+// Memory: all of the handle's is freed, its files are closed, and the log function is not called
+// again; copies stay the caller's. Threads: any; the handle is none for every thread from the
+// start of this call, and calls that waited for it fail.
 estream_status estream_close(estream_runtime handle);
 
 #ifdef __cplusplus

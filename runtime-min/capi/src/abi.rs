@@ -99,7 +99,7 @@ pub struct Options {
     /// The most memory a request may take, weights and results included; 0 is no limit.
     pub budget_bytes: u64,
     /// Tokens of the longest prompt to come, or 0: a budget that is too small for it is refused
-    /// before any weight is read.
+    /// before any weight is read. Results are not counted yet.
     pub expected_tokens: usize,
     /// `chunk` of that request.
     pub expected_chunk: usize,

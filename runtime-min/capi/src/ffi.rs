@@ -62,8 +62,8 @@ fn call(body: impl FnOnce() -> Result<(), Failure>) -> Status {
     }
 }
 
-/// `ESTREAM_ABI_VERSION` of the library that is loaded. A program that was made for a later one should
-/// not go on.
+/// `ESTREAM_ABI_VERSION` of the library that is loaded. A program that was made for a later one
+/// should not go on.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]
@@ -79,14 +79,15 @@ pub extern "C" fn estream_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// Copies the text of the last failure on the calling thread to `buffer`, empty if there was none. A
-/// call that succeeds leaves it as it was, and so does this one if it fails.
+/// Copies the text of the last failure on the calling thread to `buffer`, empty if there was none.
+/// A call that succeeds leaves it as it was, and so does this one if it fails.
 ///
-/// Strings are copied like this everywhere: UTF-8 that ends with a NUL, for which `buffer` has `capacity`
-/// bytes. `needed`, unless NULL, gets the bytes of the string with its NUL, also if they are too many or
-/// `buffer` is NULL, which are `ESTREAM_USAGE` and leave `buffer` untouched.
+/// Strings are copied like this everywhere: UTF-8 that ends with a NUL, for which `buffer` has
+/// `capacity` bytes. `needed`, unless NULL, gets the bytes of the string with its NUL, also if they
+/// are too many or `buffer` is NULL, which are `ESTREAM_USAGE` and leave `buffer` untouched.
 ///
-/// Memory: the copy is the caller's. Threads: any, each has its own text. May be called by a log function.
+/// Memory: the copy is the caller's. Threads: any, each has its own text. May be called by a log
+/// function.
 ///
 /// # Safety
 /// `buffer` has `capacity` bytes, and nobody else uses them meanwhile.
@@ -107,16 +108,18 @@ pub unsafe extern "C" fn estream_last_error(
     }
 }
 
-/// Opens the bundle in directory `path` and reads its weights, which can take seconds; `options` may be NULL
-/// for defaults. `runtime` gets a handle, or 0 if this fails. Any number of runtimes may be open, also of one
-/// bundle; they share nothing.
+/// Opens the bundle in directory `path` and reads its weights, which can take seconds; `options`
+/// may be NULL for defaults. `runtime` gets a handle, or 0 if this fails. Any number of runtimes
+/// may be open, also of one bundle; they share nothing.
 ///
-/// Memory: the handle is the caller's to close. Strings and structs are used during the call alone, `log` and
-/// `log_user` until `estream_close` returns. The bundle's files stay open until then and must not be changed;
-/// no byte of them is trusted, so changing them is an error of a later call. Threads: any, several at once.
+/// Memory: the handle is the caller's to close. Strings and structs are used during the call alone,
+/// `log` and `log_user` until `estream_close` returns. The bundle's files stay open until then and
+/// must not be changed; no byte of them is trusted, so changing them is an error of a later call.
+/// Threads: any, several at once.
 ///
 /// # Safety
-/// `path` and the strings of `options` end with a NUL; `options->size` bytes of `options` can be read.
+/// `path` and the strings of `options` end with a NUL; `options->size` bytes of `options` can be
+/// read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn estream_open(
     path: *const c_char,
@@ -179,13 +182,13 @@ pub unsafe extern "C" fn estream_model_info(handle: Handle, info: *mut Info) -> 
     })
 }
 
-/// Copies a JSON object to `buffer` that says how a prompt of `tokens` tokens would be run: `why`, `stream` (null
-/// if all experts stay in memory), `chunk`, `arena_bytes`. If `plan` is NULL it is about the runtime as it was
-/// opened, and has `memory_bytes`; else about the plan of the bundle with that name, which is read and checked,
-/// and not used. Copies as `estream_last_error` does.
+/// Copies a JSON object to `buffer` that says how a prompt of `tokens` tokens would be run: `why`,
+/// `stream` (null if all experts stay in memory), `chunk`, `arena_bytes`. If `plan` is NULL it is
+/// about the runtime as it was opened, and has `memory_bytes`; else about the plan of the bundle
+/// with that name, which is read and checked, and not used. Copies as `estream_last_error` does.
 ///
-/// Memory: the copy is the caller's; `plan` is used during the call alone. Threads: any; waits while
-/// another call uses the handle.
+/// Memory: the copy is the caller's; `plan` is used during the call alone. Threads: any; waits
+/// while another call uses the handle.
 ///
 /// # Safety
 /// `plan` ends with a NUL; `buffer` has `capacity` bytes.
@@ -214,13 +217,14 @@ pub unsafe extern "C" fn estream_plan(
 /// Runs the prompt of `count` token ids; `request` may be NULL for the logits of the last position.
 /// Requests of a runtime run in turn and use the same arena.
 ///
-/// Memory: the results are estream's, and stay until the next `estream_prefill` or `estream_close` of the
-/// handle; a request that fails leaves none. `ids` and `request` are used during the call alone. Threads:
-/// any; waits while another call uses the handle. Another thread can end it, see `estream_cancel`.
+/// Memory: the results are estream's, and stay until the next `estream_prefill` or `estream_close`
+/// of the handle; a request that fails leaves none. `ids` and `request` are used during the call
+/// alone. Threads: any; waits while another call uses the handle. Another thread can end it, see
+/// `estream_cancel`.
 ///
 /// # Safety
-/// `ids` has `count` elements, `request->list` `request->list_len`, and nobody changes them meanwhile;
-/// `request->size` bytes of `request` can be read.
+/// `ids` has `count` elements, `request->list` `request->list_len`, and nobody changes them
+/// meanwhile; `request->size` bytes of `request` can be read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn estream_prefill(
     handle: Handle,
@@ -257,12 +261,13 @@ pub unsafe extern "C" fn estream_prefill(
     })
 }
 
-/// Copies the logits at `position` of the last prompt, counted from 0, to `buffer`, which has room for `capacity`
-/// floats; there are `vocab` of them, which `needed` gets unless it is NULL. Too small a buffer is
-/// `ESTREAM_USAGE` and stays untouched; a position that was not asked for is `ESTREAM_USAGE` too.
+/// Copies the logits at `position` of the last prompt, counted from 0, to `buffer`, which has room
+/// for `capacity` floats; there are `vocab` of them, which `needed` gets unless it is NULL. Too
+/// small a buffer is `ESTREAM_USAGE` and stays untouched; a position that was not asked for is
+/// `ESTREAM_USAGE` too.
 ///
-/// Memory: the copy is the caller's and outlives the handle. Threads: any; waits while another call uses
-/// the handle.
+/// Memory: the copy is the caller's and outlives the handle. Threads: any; waits while another call
+/// uses the handle.
 ///
 /// # Safety
 /// `buffer` has room for `capacity` floats, and nobody else uses them meanwhile.
@@ -281,8 +286,8 @@ pub unsafe extern "C" fn estream_logits(
     })
 }
 
-/// Copies the row that the head read at `position`, `hidden_width` floats, as `estream_logits` does. The
-/// request must have asked for it.
+/// Copies the row that the head read at `position`, `hidden_width` floats, as `estream_logits`
+/// does. The request must have asked for it.
 ///
 /// Memory and threads: as `estream_logits`.
 ///
@@ -303,9 +308,9 @@ pub unsafe extern "C" fn estream_hidden(
     })
 }
 
-/// Copies a JSON object to `buffer` that says what the last request took: the members of `stats` that
-/// `estream-run --stats --json` prints, and `bundle`, `tokens`, `rows` and `result_bytes`. Copies as
-/// `estream_last_error` does.
+/// Copies a JSON object to `buffer` that says what the last request took: the members of `stats`
+/// that `estream-run --stats --json` prints, and `bundle`, `tokens`, `rows` and `result_bytes`.
+/// Copies as `estream_last_error` does.
 ///
 /// Memory: the copy is the caller's. Threads: any; waits while another call uses the handle.
 ///
@@ -326,8 +331,9 @@ pub unsafe extern "C" fn estream_stats(
 }
 
 /// Asks the request that runs to end, and does not wait for that: its `estream_prefill` returns
-/// `ESTREAM_CANCELLED` once the expert at work is done and reads under way have returned, or `ESTREAM_OK` if
-/// it was about to end. The next request is not concerned. `ESTREAM_NO` if none runs.
+/// `ESTREAM_CANCELLED` once the expert at work is done and reads under way have returned, or
+/// `ESTREAM_OK` if it was about to end. The next request is not concerned. `ESTREAM_NO` if none
+/// runs.
 ///
 /// Threads: any; never waits for another call.
 #[unsafe(no_mangle)]
@@ -335,11 +341,12 @@ pub extern "C" fn estream_cancel(handle: Handle) -> Status {
     call(|| runtime(handle)?.cancel())
 }
 
-/// Ends the request that runs as `estream_cancel` does, waits until it has ended, and frees everything.
+/// Ends the request that runs as `estream_cancel` does, waits until it has ended, and frees
+/// everything.
 ///
-/// Memory: all of the handle's is freed, its files are closed, and the log function is not called again;
-/// copies stay the caller's. Threads: any; the handle is none for every thread from the start of this call,
-/// and calls that waited for it fail.
+/// Memory: all of the handle's is freed, its files are closed, and the log function is not called
+/// again; copies stay the caller's. Threads: any; the handle is none for every thread from the
+/// start of this call, and calls that waited for it fail.
 #[unsafe(no_mangle)]
 pub extern "C" fn estream_close(handle: Handle) -> Status {
     call(|| {

@@ -39,7 +39,10 @@ pub(crate) struct Open {
 }
 
 /// Takes a level and a line.
-pub(crate) struct Log(pub(crate) Box<dyn Fn(u32, &str) + Send>);
+type Say = dyn Fn(u32, &str) + Send;
+
+/// Where lines for the caller's log go.
+pub(crate) struct Log(pub(crate) Box<Say>);
 
 impl fmt::Debug for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -197,7 +200,10 @@ impl Session {
             threads: open.threads,
             streaming: chosen.streaming.clone(),
             budget_bytes: open.budget_bytes,
-            expected: open.expected,
+            expected: open.expected.map(|(tokens, chunk)| {
+                let chunk = chunk.or_else(|| chunk_of(&chosen, tokens));
+                (tokens, chunk)
+            }),
             ..LoadOptions::default()
         };
         let model = Model::load(&reader, &options)?;
