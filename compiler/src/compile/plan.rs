@@ -7,7 +7,7 @@ use estream_schemas::manifest::RecipeUsed;
 
 use super::{CompileError, Compiled, Experts, Options, Resident};
 use crate::arch::Family;
-use crate::ingest::Checkpoint;
+use crate::ingest::{Carried, Checkpoint, Notice};
 use crate::lower::{ExpertWeights, Lowered, ResidentWeight, View, lower};
 use crate::quant::{can_decode, can_encode};
 use crate::recipe::{Choice, Fit, Place, Recipe};
@@ -57,6 +57,15 @@ impl<'a> Compiled<'a> {
                 return Err(CompileError::Strict { path, notices });
             }
         }
+        let mut notices = lowered.notices;
+        // Told before hours of work, not by the first who brings words.
+        let tokenizer = |carried: &Carried| carried.name == "tokenizer.json";
+        if !checkpoint.tokenizer.iter().any(tokenizer) {
+            notices.push(Notice::Other(
+                "there is no tokenizer.json: the bundle will take token ids, and no words"
+                    .to_owned(),
+            ));
+        }
         Ok(Compiled {
             checkpoint,
             model: lowered.model,
@@ -71,7 +80,7 @@ impl<'a> Compiled<'a> {
             },
             descriptor: family.text().to_owned(),
             ledger: lowered.ledger,
-            notices: lowered.notices,
+            notices,
         })
     }
 }
