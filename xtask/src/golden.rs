@@ -123,7 +123,7 @@ fn run_bundle(
         .arg(bundle)
         .arg("--ids-file")
         .arg(&ids_file)
-        .args(["--all-positions", "--logits"])
+        .args(["--quiet", "--all-positions", "--logits"])
         .arg(&out)
         // What it says on stdout is not part of the table.
         .stdout(std::io::stderr())
