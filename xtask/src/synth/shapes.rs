@@ -68,6 +68,10 @@ pub(crate) enum Fill {
     Zero,
     /// Around one: the weight of a norm, without which the signal would fade.
     One,
+    /// Rows of tokens, which make routes that spread as those of real models do.
+    Embedding { width: u64 },
+    /// Rows of experts; likewise.
+    Router { width: u64 },
 }
 
 /// One tensor of a checkpoint.
@@ -139,9 +143,11 @@ pub(crate) fn model(args: &Args) -> anyhow::Result<Model> {
             "{name} of shape {:?} is empty or too large",
             tensor.shape
         );
-        let fill = match tensor.role.ends_with("norm") {
-            true => Fill::One,
-            false => Fill::Zero,
+        let fill = match (tensor.role.as_str(), &tensor.shape[..]) {
+            ("embed", [_, width]) => Fill::Embedding { width: *width },
+            ("router", [_, width]) => Fill::Router { width: *width },
+            (role, _) if role.ends_with("norm") => Fill::One,
+            _ => Fill::Zero,
         };
         Ok(Tensor {
             name,
