@@ -85,6 +85,8 @@ pub use ops::Place;
 #[cfg(feature = "run")]
 pub use request::{Observer, Outcome, Positions, Request, Sink, check_prompt};
 #[cfg(feature = "run")]
+pub use store::{ExpertSource, RunRecord};
+#[cfg(feature = "run")]
 pub use stream::{
     Cancel, Choice, Chosen, Doing, Event, IoMode, Overlap, Streaming, bytes as parse_size,
     write_trace,

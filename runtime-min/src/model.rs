@@ -19,7 +19,7 @@ use crate::reader::{BundleReader, Verify};
 use crate::request::{Observer, Outcome, Positions, Request, Sink, check_prompt};
 use crate::resident::Resident;
 use crate::resolve::resolve;
-use crate::store::ExpertStore;
+use crate::store::{ExpertSource, ExpertStore};
 use crate::stream::{Cancel, IoMode, Recorder, Service, Streaming};
 
 /// The backends of this build.
@@ -166,6 +166,11 @@ impl Model {
             budget_bytes: options.budget_bytes,
             process_bytes,
         })
+    }
+
+    /// Runs the records that `source` hands out from now on; memory for those it had is freed.
+    pub fn take_experts_from(&mut self, source: Box<dyn ExpertSource + Send>) {
+        self.store.take_from(source);
     }
 
     /// Ids a prompt may hold, and logits of a row.

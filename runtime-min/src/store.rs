@@ -4,6 +4,7 @@
 //! It asks for the records of a step, in storage order, and learns nothing of where the bytes
 //! came from.
 
+use std::fmt;
 use std::ops::Range;
 
 use estream_schemas::layout::Layout;
@@ -18,15 +19,19 @@ use crate::stream::{Cancel, IoMode, Service, Streamed, Streaming};
 const WHAT: &str = "expert weights";
 
 /// Runs one record: its place in storage order, and its bytes.
-pub(crate) type RunRecord<'a> = &'a mut dyn FnMut(usize, &[u8]) -> Result<(), RunError>;
+pub type RunRecord<'a> = &'a mut dyn FnMut(usize, &[u8]) -> Result<(), RunError>;
 
 /// Hands out the records of one request. A *step* is a layer with experts, of a chunk of the
-/// prompt; steps are counted from 0 and come in order.
-pub(crate) trait ExpertSource {
+/// prompt; steps are counted from 0 and come in order. The runtime has its own: memory that holds
+/// all records, and an arena.
+pub trait ExpertSource {
     /// The step begins, with what comes before its routes are known.
     fn start(&mut self, step: usize);
 
     /// Calls `run` for each record that is `routed`, in storage order.
+    ///
+    /// # Errors
+    /// If a record cannot be had, or `run` errs.
     fn run(&mut self, step: usize, routed: Vec<bool>, run: RunRecord<'_>) -> Result<(), RunError>;
 }
 
@@ -42,6 +47,16 @@ enum Held {
     /// By layer and record.
     Resident(Vec<Vec<Vec<u8>>>),
     Streamed(Box<Streamed>),
+    Given(Given),
+}
+
+/// A source of the caller's.
+struct Given(Box<dyn ExpertSource + Send>);
+
+impl fmt::Debug for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Given")
+    }
 }
 
 /// What the records of one layer hold, and in which order.
@@ -139,6 +154,11 @@ impl ExpertStore {
         })
     }
 
+    /// From now on the caller hands out records.
+    pub(crate) fn take_from(&mut self, source: Box<dyn ExpertSource + Send>) {
+        self.held = Held::Given(Given(source));
+    }
+
     /// Lets `work` take the records of one request, of `chunks` passes through all layers.
     pub(crate) fn serve<R>(
         &mut self,
@@ -155,6 +175,7 @@ impl ExpertStore {
                 };
                 work(shapes, there)
             }
+            Held::Given(Given(source)) => work(shapes, &mut **source),
             Held::Streamed(streamed) => {
                 let records = shapes.iter().map(RecordShape::records).collect();
                 streamed.serve(records, service, |source| work(shapes, source))
@@ -165,7 +186,7 @@ impl ExpertStore {
     /// How a prompt of `tokens` tokens is streamed, if it is.
     pub(crate) fn config(&self, tokens: usize) -> Option<StreamConfig> {
         match &self.held {
-            Held::Resident(_) => None,
+            Held::Resident(_) | Held::Given(_) => None,
             Held::Streamed(streamed) => Some(streamed.config(tokens)),
         }
     }
@@ -173,7 +194,7 @@ impl ExpertStore {
     /// How records are read.
     pub(crate) fn io_mode(&self) -> IoMode {
         match &self.held {
-            Held::Resident(_) => IoMode::Buffered,
+            Held::Resident(_) | Held::Given(_) => IoMode::Buffered,
             Held::Streamed(streamed) => streamed.io_mode(),
         }
     }

@@ -1,0 +1,55 @@
+//! From computing that hides all reading to reading that nothing can hide.
+
+use estream_planner::predict;
+use estream_schemas::plan::Schedule;
+
+use crate::bundles::bundle;
+use crate::job::{Experts, Job, streamed};
+use crate::paper::{NUMBERS, RECORD_BYTES, read_ns};
+use crate::{Setup, at_most};
+
+const TOKENS: usize = 512;
+/// T_io / T_exec.
+const BALANCES: [f64; 5] = [0.5, 0.75, 1.0, 1.5, 2.0];
+/// How much longer than with experts in memory, at the first of them.
+const HIDDEN: f64 = 1.05;
+
+pub(crate) fn run(setup: Setup) {
+    println!(
+        "\n8 layers of OLMoE, {TOKENS} tokens: reading from half of computing to twice as long"
+    );
+    let job = Job::new(bundle("olmoe", 8, 1), Experts::Resident, TOKENS, setup);
+    let resident = job.run();
+    let run = resident.median();
+    let bytes = (RECORD_BYTES * run.records()) as f64;
+    println!(
+        "{:>6} {:>10} {:>11} {:>8} {:>8} {:>11} {:>8}",
+        "wanted", "T_io/T_exec", "early ÷ res", "bubble %", "eq. 5 %", "ahead ÷ res", "bubble %"
+    );
+    for balance in BALANCES {
+        let rate = bytes / (balance * resident.seconds());
+        let job = job.at(rate);
+        let [on_demand, early, ahead] = [Schedule::OnDemand, Schedule::Early, Schedule::Ahead]
+            .map(|schedule| job.with(streamed(schedule, NUMBERS, TOKENS)).run());
+        let Experts::Streamed(config) = streamed(Schedule::Early, NUMBERS, TOKENS) else {
+            unreachable!("it is streamed");
+        };
+        let layers = on_demand.median().layers(read_ns(rate, config.depth));
+        println!(
+            "{balance:>6.2} {:>11.2} {:>11.3} {:>8.2} {:>8.2} {:>11.3} {:>8.2}",
+            early.median().io_ns as f64 / early.median().exec_ns as f64,
+            early.seconds() / resident.seconds(),
+            100.0 * early.median().bubble,
+            100.0 * predict(&layers, &config).bubble(),
+            ahead.seconds() / resident.seconds(),
+            100.0 * ahead.median().bubble
+        );
+        if balance == BALANCES[0] {
+            at_most(
+                "early ÷ resident",
+                early.seconds() / resident.seconds(),
+                HIDDEN,
+            );
+        }
+    }
+}
