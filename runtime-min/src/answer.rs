@@ -12,7 +12,7 @@ use estream_schemas::plan::StreamConfig;
 use serde::Serialize;
 
 use crate::output::{LogSoftmax, top};
-use crate::stream::{Doing, IoMode, Overlap};
+use crate::stream::{Doing, Overlap};
 use crate::tensor_file::TensorFile;
 use crate::{Model, Outcome, Positions, Request, RunError, Sink};
 
@@ -110,6 +110,9 @@ pub struct StreamStats {
     pub config: StreamConfig,
     /// How files were read.
     pub io: &'static str,
+    /// Why not all of them past the page cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub io_why: Option<String>,
     /// Reads issued.
     pub reads: usize,
     /// Records they brought.
@@ -135,7 +138,15 @@ pub struct StreamStats {
 }
 
 impl StreamStats {
-    fn new(config: StreamConfig, io: IoMode, outcome: &Outcome) -> StreamStats {
+    /// How files were read and, in brackets, why so.
+    pub fn io_text(&self) -> String {
+        match &self.io_why {
+            Some(why) => format!("{} io ({why})", self.io),
+            None => format!("{} io", self.io),
+        }
+    }
+
+    fn new(config: StreamConfig, model: &Model, outcome: &Outcome) -> StreamStats {
         let of = |doing| {
             let events = outcome.events.iter();
             events.filter(move |event| event.doing == doing)
@@ -150,7 +161,8 @@ impl StreamStats {
         };
         StreamStats {
             config,
-            io: io.name(),
+            io: model.io_mode().name(),
+            io_why: model.io_why(),
             reads: of(Doing::Read).count(),
             records_read,
             records_wasted: records_read.saturating_sub(run),
@@ -188,7 +200,7 @@ impl Stats {
             chunks: outcome.chunks,
             stream: outcome
                 .stream
-                .map(|config| StreamStats::new(config, model.io_mode(), outcome)),
+                .map(|config| StreamStats::new(config, model, outcome)),
             plan: plan.to_owned(),
             records_run: outcome.records_run,
             records_skipped: outcome.records_skipped,

@@ -88,6 +88,6 @@ pub use request::{Observer, Outcome, Positions, Request, Sink, check_prompt};
 pub use store::{ExpertSource, RunRecord};
 #[cfg(feature = "run")]
 pub use stream::{
-    Cancel, Choice, Chosen, Doing, Event, IoMode, Overlap, Streaming, bytes as parse_size,
+    Cancel, Choice, Chosen, Disk, Doing, Event, IoMode, Overlap, Streaming, bytes as parse_size,
     write_trace,
 };

@@ -152,7 +152,9 @@ impl Model {
         let mut store = ExpertStore::load(reader, verify, options.streaming.as_ref())?;
         // The arena's memory is touched while the other weights are read.
         let resident = std::thread::scope(|scope| {
-            scope.spawn(|| store.populate());
+            std::thread::Builder::new()
+                .spawn_scoped(scope, || store.populate())
+                .map_err(|source| RunError::Threads { threads: 1, source })?;
             Resident::load(reader, &resolved, verify)
         })?;
         Ok(Model {
@@ -193,9 +195,14 @@ impl Model {
         (self.backend.name(), self.backend.threads())
     }
 
-    /// How experts are read.
+    /// How experts were read in the last request; before the first, how they will be.
     pub fn io_mode(&self) -> IoMode {
-        self.store.io_mode()
+        self.store.io_mode().0
+    }
+
+    /// Why they were not all read past the page cache, if they were streamed and were not.
+    pub fn io_why(&self) -> Option<String> {
+        self.store.io_mode().1
     }
 
     /// The most memory a request of `tokens` tokens, `chunk` at a time, can take.

@@ -191,10 +191,10 @@ impl ExpertStore {
         }
     }
 
-    /// How records are read.
-    pub(crate) fn io_mode(&self) -> IoMode {
+    /// How records are read, and why not past the page cache.
+    pub(crate) fn io_mode(&self) -> (IoMode, Option<String>) {
         match &self.held {
-            Held::Resident(_) | Held::Given(_) => IoMode::Buffered,
+            Held::Resident(_) | Held::Given(_) => (IoMode::Buffered, None),
             Held::Streamed(streamed) => streamed.io_mode(),
         }
     }

@@ -266,10 +266,10 @@ fn tables(report: &Report, text: &Text) -> String {
         if let Some(stream) = &stats.stream {
             let _ = writeln!(
                 out,
-                "{} reads, {} io: {} records, {} of them for nothing ({:.2} times what has routes)\n\
+                "{} reads, {}: {} records, {} of them for nothing ({:.2} times what has routes)\n\
                  waited {} times, {:.1} ms; reading {:.1} ms, computing {:.1} ms; bubble {:.1} %, overlap {:.1} %",
                 stream.reads,
-                stream.io,
+                stream.io_text(),
                 stream.records_read,
                 stream.records_wasted,
                 stream.read_ratio,

@@ -84,6 +84,28 @@ pub enum ReadError {
         /// Bytes that were wanted.
         bytes: u64,
     },
+    /// The file system failed within a file.
+    #[error(
+        "{}: cannot read the {bytes} bytes at {offset}: {source}; check the disk",
+        path.display()
+    )]
+    Failed {
+        /// Which file.
+        path: PathBuf,
+        /// Where the read started.
+        offset: u64,
+        /// Bytes that were wanted.
+        bytes: u64,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The name leads to another file than the one that was opened.
+    #[error("{}: replaced since it was opened; let nothing write to a bundle in use", path.display())]
+    Replaced {
+        /// Which file.
+        path: PathBuf,
+    },
     /// Bytes do not have the digest the manifest states.
     #[error(
         "{}: {what} has digest {found}, the manifest says {expected}; copy or compile the bundle again",
@@ -114,7 +136,7 @@ impl ReadError {
     pub fn exit(&self) -> Exit {
         match self {
             ReadError::NotFound { .. } => Exit::Usage,
-            ReadError::Io { .. } => Exit::Io,
+            ReadError::Io { .. } | ReadError::Failed { .. } => Exit::Io,
             ReadError::Manifest {
                 source: InvalidManifest::Unsupported { .. },
                 ..
@@ -124,7 +146,8 @@ impl ReadError {
             | ReadError::Missing { .. }
             | ReadError::NotRegular { .. }
             | ReadError::Size { .. }
-            | ReadError::Truncated { .. } => Exit::Invalid,
+            | ReadError::Truncated { .. }
+            | ReadError::Replaced { .. } => Exit::Invalid,
             ReadError::Integrity { .. } => Exit::Integrity,
             ReadError::NoSuch { .. } => Exit::Internal,
         }

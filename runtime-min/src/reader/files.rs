@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
@@ -13,9 +13,9 @@ use super::ReadError;
 
 /// What asks for reads past the page cache, where there is such a flag.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-const DIRECT: OFlags = OFlags::DIRECT;
+const DIRECT: Option<OFlags> = Some(OFlags::DIRECT);
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-const DIRECT: OFlags = OFlags::empty();
+const DIRECT: Option<OFlags> = None;
 
 /// The bundle's directory, held open so that every file is found in the same one.
 #[derive(Debug)]
@@ -83,7 +83,9 @@ impl Dir {
 
     /// `name`, which was opened before, for reading past the page cache.
     pub(super) fn direct(&self, name: &str) -> io::Result<File> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | DIRECT;
+        let direct = DIRECT.ok_or(io::ErrorKind::Unsupported)?;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let flags = flags | direct;
         Ok(File::from(rustix::fs::openat(
             &self.fd,
             name,
@@ -131,7 +133,27 @@ impl OpenFile {
                 offset,
                 bytes,
             },
-            _ => io_error(&self.path, "read", source),
+            _ => ReadError::Failed {
+                path: self.path.clone(),
+                offset,
+                bytes,
+                source,
+            },
+        }
+    }
+
+    /// Errors unless `other` is this file, opened once more.
+    pub(super) fn is(&self, other: &File) -> Result<(), ReadError> {
+        let of = |file: &File| {
+            let about = file.metadata();
+            about.map_err(|source| io_error(&self.path, "examine", source))
+        };
+        let (this, other) = (of(&self.file)?, of(other)?);
+        match (this.dev(), this.ino()) == (other.dev(), other.ino()) {
+            true => Ok(()),
+            false => Err(ReadError::Replaced {
+                path: self.path.clone(),
+            }),
         }
     }
 }

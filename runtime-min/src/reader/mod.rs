@@ -243,11 +243,25 @@ impl BundleReader {
         Ok((path, text))
     }
 
-    /// The files of the experts' parts, opened once more to be read past the page cache; none
-    /// where the file system refuses that.
-    pub fn direct_parts(&self) -> Vec<Option<File>> {
-        let parts = self.manifest().experts.parts.iter();
-        parts.map(|part| self.dir.direct(&part.file).ok()).collect()
+    /// A part of the experts, opened once more to be read past the page cache.
+    ///
+    /// # Errors
+    /// Of kind [`io::ErrorKind::InvalidInput`] or [`io::ErrorKind::Unsupported`] where the
+    /// file system refuses that.
+    pub fn open_direct(&self, part: usize) -> io::Result<File> {
+        let part = self.manifest().experts.parts.get(part);
+        self.dir.direct(&part.ok_or(io::ErrorKind::NotFound)?.file)
+    }
+
+    /// What it makes of an attempt at [`BundleReader::open_direct`] that was not refused: the
+    /// file, if it is that of the part.
+    #[cfg(feature = "run")]
+    pub(crate) fn reopened(&self, part: usize, file: io::Result<File>) -> Result<File, ReadError> {
+        let known = self.parts.get(part);
+        let known = known.ok_or_else(|| self.no_such(format!("part {part}")))?;
+        let file = file.map_err(|source| files::io_error(&known.path, "open", source))?;
+        known.is(&file)?;
+        Ok(file)
     }
 
     /// The part that holds the records of a layer.

@@ -18,7 +18,8 @@ mod sync;
 mod timeline;
 mod trace;
 
-use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use estream_schemas::plan::{PlanRow, StreamConfig};
@@ -27,14 +28,14 @@ use estream_schemas::profile::Storage as StorageProfile;
 use self::arena::Arena;
 use self::pipeline::{Check, Pipeline};
 use self::sequence::Sequence;
-use self::storage::{Files, Storage, Throttled};
+use self::storage::{Files, Parts, Storage, System, Throttled};
 use crate::error::{RunError, index};
 use crate::reader::{BundleReader, ReadError, Verify};
 use crate::store::{ExpertSource, RunRecord};
 
 pub use choice::{Choice, Chosen, bytes};
 pub use pipeline::Cancel;
-pub use storage::IoMode;
+pub use storage::{Disk, IoMode};
 pub(crate) use timeline::Recorder;
 pub use timeline::{Doing, Event, Overlap};
 pub use trace::write_trace;
@@ -49,6 +50,7 @@ pub struct Streaming {
     rows: Vec<PlanRow>,
     /// Storage to imitate.
     throttle: Option<StorageProfile>,
+    disk: Arc<dyn Disk>,
 }
 
 impl Streaming {
@@ -64,6 +66,7 @@ impl Streaming {
             None => Ok(Streaming {
                 rows,
                 throttle: None,
+                disk: Arc::new(System),
             }),
         }
     }
@@ -75,6 +78,12 @@ impl Streaming {
             throttle: Some(profile),
             ..self
         }
+    }
+
+    /// The same, read through a disk of the caller's.
+    #[must_use]
+    pub fn through(self, disk: Arc<dyn Disk>) -> Streaming {
+        Streaming { disk, ..self }
     }
 
     /// The row for a prompt of `tokens` tokens.
@@ -116,7 +125,7 @@ pub(crate) struct Service<'a> {
 #[derive(Debug)]
 pub(crate) struct Streamed {
     reader: BundleReader,
-    direct: Vec<Option<File>>,
+    parts: Parts,
     record_bytes: Vec<usize>,
     arena: Arena,
     streaming: Streaming,
@@ -139,7 +148,7 @@ impl Streamed {
             layer.digests.iter().map(|_| unseen()).collect()
         });
         Ok(Streamed {
-            direct: reader.direct_parts(),
+            parts: Parts::open(reader, &*streaming.disk)?,
             record_bytes: record_bytes.collect::<Result<_, _>>()?,
             arena: Arena::new(streaming.slots(), experts.slot_bytes)?,
             streaming: streaming.clone(),
@@ -153,11 +162,9 @@ impl Streamed {
         self.streaming.row(tokens).stream
     }
 
-    pub(crate) fn io_mode(&self) -> IoMode {
-        match self.direct.iter().all(Option::is_some) {
-            true => IoMode::Direct,
-            false => IoMode::Buffered,
-        }
+    /// How the last request was read, or how the first will be; and why not past the page cache.
+    pub(crate) fn io_mode(&self) -> (IoMode, Option<String>) {
+        (self.parts.mode(), self.parts.why())
     }
 
     /// Touches the arena's memory.
@@ -173,7 +180,12 @@ impl Streamed {
         work: impl FnOnce(&mut dyn ExpertSource) -> Result<R, RunError>,
     ) -> Result<R, RunError> {
         let config = self.streaming.row(service.tokens).stream;
-        let files = Files::new(&self.reader, &self.direct);
+        self.parts.begin();
+        let files = Files {
+            reader: &self.reader,
+            parts: &self.parts,
+            disk: &*self.streaming.disk,
+        };
         let throttle = self.streaming.throttle.as_ref();
         let throttled = throttle.map(|profile| Throttled::new(&files, profile));
         let storage: &dyn Storage = match &throttled {
@@ -201,7 +213,10 @@ impl Streamed {
                 let loader = std::thread::Builder::new()
                     .name(format!("loader-{thread}"))
                     .stack_size(STACK_BYTES)
-                    .spawn_scoped(scope, move || pipeline.load(thread));
+                    .spawn_scoped(scope, move || {
+                        // The request has been told, and it ends with an error.
+                        let _ = catch_unwind(AssertUnwindSafe(|| pipeline.load(thread)));
+                    });
                 loader.map_err(|source| RunError::Threads {
                     threads: 2 * config.depth,
                     source,

@@ -51,7 +51,7 @@ struct Shared<'a> {
     /// The memory of every slot that nobody has taken.
     slots: Vec<Option<&'a mut [u8]>>,
     /// Why reading stopped.
-    fault: Option<ReadError>,
+    fault: Option<RunError>,
     closing: bool,
 }
 
@@ -99,6 +99,10 @@ impl<'a> Pipeline<'a> {
 
     /// What a loader does, until [`Pipeline::close`].
     pub(crate) fn load(&self, thread: usize) {
+        let mut loader = Loader {
+            pipeline: self,
+            taken: None,
+        };
         let mut shared = self.lock();
         while !shared.closing {
             let Some(read) = shared.sequence.next_read() else {
@@ -113,19 +117,10 @@ impl<'a> Pipeline<'a> {
             }
             let layer = shared.sequence.layer(read.step);
             drop(shared);
-            let result = self.read(thread, layer, &read, &mut slots);
+            let (read, slots) = loader.taken.insert((read, slots));
+            let result = self.read(thread, layer, read, slots);
             shared = self.lock();
-            for (slot, memory) in read.slots.iter().zip(slots) {
-                shared.slots[slot.slot()] = Some(memory);
-            }
-            shared.sequence.settle(read, result.is_ok());
-            if let Err(fault) = result {
-                shared.sequence.stop();
-                shared.fault.get_or_insert(fault);
-            }
-            self.executor.notify_one();
-            // A record that nobody needs has made room.
-            self.loaders.notify_all();
+            loader.settle(&mut shared, result.map_err(RunError::from));
         }
     }
 
@@ -191,7 +186,7 @@ impl<'a> Pipeline<'a> {
         let mut shared = self.lock();
         loop {
             if let Some(fault) = shared.fault.take() {
-                return Err(fault.into());
+                return Err(fault);
             }
             if cancel.is_cancelled() {
                 return Err(RunError::Cancelled);
@@ -264,6 +259,42 @@ impl<'a> Pipeline<'a> {
         shared.sequence.complete(group);
         drop(shared);
         self.loaders.notify_all();
+    }
+}
+
+/// One loader, and what it has taken. One that panics ends its read as one that failed, and the
+/// request with it, so that nobody waits for it.
+struct Loader<'p, 'a> {
+    pipeline: &'p Pipeline<'a>,
+    taken: Option<(Read, Vec<&'a mut [u8]>)>,
+}
+
+impl<'a> Loader<'_, 'a> {
+    /// Gives back what was taken, with what became of it.
+    fn settle(&mut self, shared: &mut Shared<'a>, result: Result<(), RunError>) {
+        if let Some((read, slots)) = self.taken.take() {
+            for (slot, memory) in read.slots.iter().zip(slots) {
+                shared.slots[slot.slot()] = Some(memory);
+            }
+            shared.sequence.settle(read, result.is_ok());
+        }
+        if let Err(fault) = result {
+            shared.sequence.stop();
+            shared.fault.get_or_insert(fault);
+        }
+        self.pipeline.executor.notify_one();
+        // A record that nobody needs has made room.
+        self.pipeline.loaders.notify_all();
+    }
+}
+
+impl Drop for Loader<'_, '_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let pipeline = self.pipeline;
+            let fault = RunError::Internal("a thread that reads experts panicked");
+            self.settle(&mut pipeline.lock(), Err(fault));
+        }
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) fn table(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
         let config = stream.config;
         writeln!(
             out,
-            "stream {}, G {}, Q {}, B {} ({}), {} reads, {} io\n\
+            "stream {}, G {}, Q {}, B {} ({}), {} reads, {}\n\
              records read {}, wasted {}; waited {} times, {} us\n\
              io {} us, exec {} us, bubble {} %, overlap {} %",
             config.schedule.name(),
@@ -41,7 +41,7 @@ pub(crate) fn table(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
             config.banks,
             stats.plan,
             stream.reads,
-            stream.io,
+            stream.io_text(),
             stream.records_read,
             stream.records_wasted,
             stream.waits,
