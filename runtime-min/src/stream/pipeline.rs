@@ -311,3 +311,121 @@ impl Bound<'_> {
         records.map(|(record, memory)| (*record, &**memory))
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    use std::sync::atomic::AtomicUsize;
+
+    use estream_schemas::exit::Exit;
+    use estream_schemas::plan::{Schedule, StreamConfig};
+
+    use super::*;
+
+    /// Storage and a check of which one call unwinds.
+    struct Breaks {
+        read: usize,
+        check: usize,
+        reads: AtomicUsize,
+        checks: AtomicUsize,
+    }
+
+    fn call(calls: &AtomicUsize, breaks: usize) -> Result<(), ReadError> {
+        if calls.fetch_add(1, Ordering::Relaxed) == breaks {
+            resume_unwind(Box::new("as told"));
+        }
+        Ok(())
+    }
+
+    impl Storage for Breaks {
+        fn read(&self, _: usize, _: u64, _: &mut [&mut [u8]]) -> Result<(), ReadError> {
+            call(&self.reads, self.read)
+        }
+    }
+
+    impl Check for Breaks {
+        fn check(&self, _: usize, _: usize, _: &[u8]) -> Result<(), ReadError> {
+            call(&self.checks, self.check)
+        }
+    }
+
+    /// Runs one layer of four records, all with routes; `cancel` ends a hang.
+    fn execute(pipeline: &Pipeline<'_>, cancel: &Cancel) -> Result<(), RunError> {
+        pipeline.start(0);
+        pipeline.route(vec![true; 4]);
+        while let Some(bound) = pipeline.next(0, cancel)? {
+            pipeline.complete(bound);
+        }
+        Ok(())
+    }
+
+    fn a_panic_ends_the_request(config: StreamConfig, read: usize, check: usize) {
+        let breaks = Breaks {
+            read,
+            check,
+            reads: AtomicUsize::new(0),
+            checks: AtomicUsize::new(0),
+        };
+        let mut memory = vec![0; 4 * config.slots()];
+        let recorder = Recorder::new();
+        let pipeline = Pipeline::new(
+            Sequence::new(config, vec![4], 1),
+            memory.chunks_mut(4).collect(),
+            &breaks,
+            &breaks,
+            &[4],
+            &recorder,
+        );
+        let (cancel, ended) = (Cancel::default(), AtomicBool::new(false));
+        let result = std::thread::scope(|scope| {
+            for thread in 1..=2 * config.depth {
+                let pipeline = &pipeline;
+                scope.spawn(move || catch_unwind(AssertUnwindSafe(|| pipeline.load(thread))));
+            }
+            scope.spawn(|| {
+                for _ in 0..1000 {
+                    if ended.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                cancel.cancel();
+            });
+            let result = execute(&pipeline, &cancel);
+            ended.store(true, Ordering::Relaxed);
+            pipeline.close();
+            result
+        });
+        let error = result.unwrap_err();
+        assert!(
+            matches!(error, RunError::Internal(_)),
+            "{config:?}: {error}"
+        );
+        assert_eq!(error.exit(), Exit::Internal);
+        let shared = pipeline.lock();
+        assert!(!shared.sequence.is_reading(), "{config:?}");
+        assert!(shared.slots.iter().all(Option::is_some), "{config:?}");
+    }
+
+    #[test]
+    fn a_loader_that_panics_ends_the_request_and_keeps_no_slot() {
+        const NEVER: usize = usize::MAX;
+        for schedule in [
+            Schedule::OnDemand,
+            Schedule::Prefetch,
+            Schedule::Early,
+            Schedule::Compact,
+            Schedule::Ahead,
+        ] {
+            for (group, depth, banks) in [(1, 1, 1), (2, 1, 1), (2, 2, 2)] {
+                let config = StreamConfig::new(schedule, group, depth, banks, 1000);
+                for at in 0..4 / group {
+                    a_panic_ends_the_request(config, at, NEVER);
+                }
+                for at in 0..4 {
+                    a_panic_ends_the_request(config, NEVER, at);
+                }
+            }
+        }
+    }
+}

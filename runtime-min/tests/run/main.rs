@@ -2,11 +2,13 @@
 #![cfg(feature = "run")]
 
 mod dense;
+mod disk;
 mod faults;
 mod matches_reference;
 mod reference;
 mod rows;
 mod runner;
 mod same_bits;
+mod stream_faults;
 mod streams;
 mod toy;
