@@ -7,10 +7,8 @@
 
 #[path = "../run/dense.rs"]
 mod dense;
-#[expect(dead_code, reason = "shared with other tests")]
 #[path = "../run/disk.rs"]
 mod disk;
-#[expect(dead_code, reason = "shared with other tests")]
 #[path = "../run/rows.rs"]
 mod rows;
 #[expect(dead_code, reason = "shared with other tests")]
