@@ -253,10 +253,11 @@ impl BundleReader {
         self.dir.direct(&part.ok_or(io::ErrorKind::NotFound)?.file)
     }
 
-    /// What it makes of an attempt at [`BundleReader::open_direct`] that was not refused: the
-    /// file, if it is that of the part.
-    #[cfg(feature = "run")]
-    pub(crate) fn reopened(&self, part: usize, file: io::Result<File>) -> Result<File, ReadError> {
+    /// What [`BundleReader::open_direct`] led to, if it was not refused: the file.
+    ///
+    /// # Errors
+    /// If it failed, or the file is another one than that of the part.
+    pub fn reopened(&self, part: usize, file: io::Result<File>) -> Result<File, ReadError> {
         let known = self.parts.get(part);
         let known = known.ok_or_else(|| self.no_such(format!("part {part}")))?;
         let file = file.map_err(|source| files::io_error(&known.path, "open", source))?;

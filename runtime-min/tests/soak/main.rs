@@ -7,11 +7,11 @@
 
 #[path = "../run/dense.rs"]
 mod dense;
+#[expect(dead_code, reason = "shared with other tests")]
 #[path = "../run/disk.rs"]
 mod disk;
 #[path = "../run/rows.rs"]
 mod rows;
-#[expect(dead_code, reason = "shared with other tests")]
 #[path = "../run/toy.rs"]
 mod toy;
 
