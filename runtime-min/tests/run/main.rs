@@ -9,4 +9,5 @@ mod rows;
 mod runner;
 mod same_bits;
 mod streams;
+mod tells;
 mod toy;

@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use estream_runtime::answer::{Answer, Position, Stats, Term, Token};
+use estream_runtime::answer::{Answer, Position, Token};
+use estream_runtime::stats::{Peak, Stats, Term};
 use serde::Serialize;
 
 /// Everything a run found.
@@ -23,6 +24,14 @@ pub(crate) fn table(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "memory  {term:<10}  {bytes:>16}")?;
     }
     writeln!(out, "memory  {:<10}  {:>16}", "ceiling", stats.memory_bytes)?;
+    if let Some(Peak { bytes, ratio }) = stats.peak {
+        let share = percent(ratio);
+        writeln!(
+            out,
+            "memory  {:<10}  {bytes:>16}  {share} % of it",
+            "measured"
+        )?;
+    }
     writeln!(
         out,
         "records run {}, skipped {}",
@@ -33,8 +42,9 @@ pub(crate) fn table(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
             "stream {}, G {}, Q {}, B {} ({}), {} reads, {} io\n\
-             records read {}, wasted {}; waited {} times, {} us\n\
-             io {} us, exec {} us, bubble {} %, overlap {} %",
+             records read {}: in time {}, late {}, wasted {}; {} % reads of each\n\
+             bytes read {}, {} % of those with routes; waited {} times, {} us\n\
+             T_io {} us, T_exec {} us, T_total {} us, bubble {} %, overlap {} %",
             config.schedule.name(),
             config.group,
             config.depth,
@@ -43,19 +53,25 @@ pub(crate) fn table(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
             stream.reads,
             stream.io,
             stream.records_read,
+            stream.records_in_time,
+            stream.records_late,
             stream.records_wasted,
+            percent(stream.reads_per_record),
+            stream.read_bytes,
+            percent(stream.read_ratio),
             stream.waits,
             stream.wait_us,
             stream.io_us,
             stream.exec_us,
+            stats.ttft_us,
             percent(stream.bubble),
             percent(stream.overlap),
         )?;
     }
     writeln!(
         out,
-        "load {} us, prefill {} us on {} ({} threads)",
-        stats.load_us, stats.prefill_us, stats.backend, stats.threads
+        "load {} us, TTFT {} us on {} ({} threads)",
+        stats.load_us, stats.ttft_us, stats.backend, stats.threads
     )
 }
 
