@@ -49,7 +49,7 @@ pub(crate) struct Args {
     /// Write the rows the head reads as f32 safetensors, [positions, width]
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     hidden: Option<PathBuf>,
-    /// Print what the run took: memory by term, times
+    /// Print what the run took: memory by term and as measured, times, reads
     #[arg(long, help_heading = "Results")]
     stats: bool,
     /// Tokens that go through the model together [default: all]; fewer take less memory, and
@@ -265,7 +265,8 @@ fn tables(report: &Report, text: &Text) -> String {
         }
         memory.add_row(["ceiling".to_owned(), grouped(stats.memory_bytes)]);
         if let Some(peak) = stats.peak {
-            memory.add_row(["measured".to_owned(), grouped(peak.bytes)]);
+            let share = 100.0 * peak.ratio;
+            memory.add_row([format!("measured, {share:.1} %"), grouped(peak.bytes)]);
         }
         if let Some(stream) = &stats.stream {
             let _ = writeln!(
@@ -293,11 +294,7 @@ fn tables(report: &Report, text: &Text) -> String {
         }
         let _ = writeln!(
             out,
-            "{memory}\n{}read in {:.1} ms, TTFT {:.1} ms for {} tokens in {} on {} with {} threads; {} records run, {} skipped",
-            stats.peak.map_or_else(String::new, |peak| format!(
-                "measured {:.1} % of the ceiling; ",
-                100.0 * peak.ratio
-            )),
+            "{memory}\nread in {:.1} ms, TTFT {:.1} ms for {} tokens in {} on {} with {} threads; {} records run, {} skipped",
             stats.load_us as f64 / 1e3,
             stats.ttft_us as f64 / 1e3,
             report.prompt.len(),

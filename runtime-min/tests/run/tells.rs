@@ -205,7 +205,8 @@ impl Timeline {
             let whole = |value: &Value| value.as_u64().unwrap();
             let count = |field: &str| usize::try_from(whole(&event["args"][field])).unwrap();
             // Three decimals of a microsecond.
-            let ns = |field: &str| (event[field].as_f64().unwrap() * 1e3).round() as u64;
+            let us = |field: &str| event[field].as_f64().unwrap();
+            let ns = |field| Duration::from_secs_f64(us(field) / 1e6).as_nanos() as u64;
             Span {
                 name: event["name"].as_str().unwrap().to_owned(),
                 track: (whole(&event["pid"]), whole(&event["tid"])),
