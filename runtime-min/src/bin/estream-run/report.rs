@@ -42,8 +42,8 @@ pub(crate) fn table(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
             "stream {}, G {}, Q {}, B {} ({}), {} reads, {} io\n\
-             records read {}: in time {}, late {}, wasted {}; {} % reads of each\n\
-             bytes read {}, {} % of those with routes; waited {} times, {} us\n\
+             records read {}: in time {}, late {}, wasted {}; each {} times\n\
+             bytes read {}, {} times those with routes; waited {} times, {} us\n\
              T_io {} us, T_exec {} us, T_total {} us, bubble {} %, overlap {} %",
             config.schedule.name(),
             config.group,
@@ -56,9 +56,9 @@ pub(crate) fn table(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
             stream.records_in_time,
             stream.records_late,
             stream.records_wasted,
-            percent(stream.reads_per_record),
+            hundredths(stream.reads_per_record),
             stream.read_bytes,
-            percent(stream.read_ratio),
+            hundredths(stream.read_ratio),
             stream.waits,
             stream.wait_us,
             stream.io_us,
@@ -79,6 +79,12 @@ pub(crate) fn table(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
 #[expect(clippy::cast_possible_truncation, reason = "a share is small")]
 fn percent(share: f64) -> i64 {
     (share * 100.0 + 0.5) as i64
+}
+
+/// A ratio with two decimals.
+fn hundredths(ratio: f64) -> String {
+    let all = percent(ratio);
+    format!("{}.{:02}", all / 100, all % 100)
 }
 
 /// A number as JSON spells it. The standard library's other spellings of floats would
