@@ -1,4 +1,4 @@
-//! What a command line asks of a model, and the answer in numbers.
+//! What a command line asks of a model, and the answer.
 //!
 //! Both binaries run a prompt the same way; they differ in where its ids come from
 //! and in what they can print beside an id.
@@ -6,13 +6,10 @@
 use std::io;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use estream_schemas::plan::StreamConfig;
 use serde::Serialize;
 
 use crate::output::{LogSoftmax, top};
-use crate::stream::{Doing, Overlap};
 use crate::tensor_file::TensorFile;
 use crate::{Model, Outcome, Positions, Request, RunError, Sink};
 
@@ -72,144 +69,6 @@ pub struct Continuation {
     pub tokens: Vec<Token>,
     /// Of all of them together.
     pub total_logprob: f64,
-}
-
-/// What a run took.
-#[derive(Debug, Serialize)]
-pub struct Stats {
-    /// Name of the backend.
-    pub backend: &'static str,
-    /// Threads it computed with.
-    pub threads: usize,
-    /// Pieces the prompt was cut into, each of which went through the experts.
-    pub chunks: usize,
-    /// How experts were streamed, if they were.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stream: Option<StreamStats>,
-    /// Why so.
-    pub plan: String,
-    /// Records that had routes.
-    pub records_run: u64,
-    /// Records that had none.
-    pub records_skipped: u64,
-    /// Time to read the bundle, in microseconds.
-    pub load_us: u64,
-    /// Time of the pass, in microseconds.
-    pub prefill_us: u64,
-    /// What makes up the memory ceiling.
-    pub memory: Vec<Term>,
-    /// The ceiling.
-    pub memory_bytes: u64,
-}
-
-/// What streaming took.
-#[derive(Debug, Serialize)]
-pub struct StreamStats {
-    /// The schedule and its numbers.
-    #[serde(flatten)]
-    pub config: StreamConfig,
-    /// How files were read.
-    pub io: &'static str,
-    /// Why not all of them past the page cache.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub io_why: Option<String>,
-    /// Reads issued.
-    pub reads: usize,
-    /// Records they brought.
-    pub records_read: usize,
-    /// Records read and not executed.
-    pub records_wasted: usize,
-    /// Times the executor waited for a record.
-    pub waits: usize,
-    /// How long it waited, in microseconds.
-    pub wait_us: u64,
-    /// Bytes read, over the bytes of the records that had routes.
-    pub read_ratio: f64,
-    /// T_io: some read was outstanding, in microseconds.
-    pub io_us: u64,
-    /// T_exec: the executor computed, in microseconds.
-    pub exec_us: u64,
-    /// The part of it that ran experts.
-    pub experts_us: u64,
-    /// 1 − max(T_io, T_exec) / T_total.
-    pub bubble: f64,
-    /// |T_io ∩ T_exec| / T_io.
-    pub overlap: f64,
-}
-
-impl StreamStats {
-    /// How files were read and, in brackets, why so.
-    pub fn io_text(&self) -> String {
-        match &self.io_why {
-            Some(why) => format!("{} io ({why})", self.io),
-            None => format!("{} io", self.io),
-        }
-    }
-
-    fn new(config: StreamConfig, model: &Model, outcome: &Outcome) -> StreamStats {
-        let of = |doing| {
-            let events = outcome.events.iter();
-            events.filter(move |event| event.doing == doing)
-        };
-        let records_read: usize = of(Doing::Read).map(|event| event.records).sum();
-        let total_ns = u64::try_from(outcome.elapsed.as_nanos()).unwrap_or(u64::MAX);
-        let times = Overlap::of(&outcome.events, total_ns);
-        let run = usize::try_from(outcome.records_run).unwrap_or(usize::MAX);
-        let span = |doing| {
-            let spans = of(doing).map(|event| event.end_ns - event.start_ns);
-            spans.sum::<u64>()
-        };
-        StreamStats {
-            config,
-            io: model.io_mode().name(),
-            io_why: model.io_why(),
-            reads: of(Doing::Read).count(),
-            records_read,
-            records_wasted: records_read.saturating_sub(run),
-            waits: of(Doing::Wait).count(),
-            wait_us: span(Doing::Wait) / 1000,
-            read_ratio: records_read as f64 / run.max(1) as f64,
-            io_us: times.io_ns / 1000,
-            exec_us: times.exec_ns / 1000,
-            experts_us: span(Doing::Experts) / 1000,
-            bubble: times.bubble(),
-            overlap: times.overlap(),
-        }
-    }
-}
-
-/// One term of the memory ceiling.
-#[derive(Debug, Serialize)]
-pub struct Term {
-    /// What takes it.
-    pub term: &'static str,
-    /// How much.
-    pub bytes: u64,
-}
-
-impl Stats {
-    /// The statistics of a pass over a model that took `load` to read, streamed as it was
-    /// because of `plan`.
-    pub fn new(model: &Model, outcome: &Outcome, load: Duration, plan: &str) -> Stats {
-        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        let (backend, threads) = model.backend();
-        let terms = outcome.memory.terms().into_iter();
-        Stats {
-            backend,
-            threads,
-            chunks: outcome.chunks,
-            stream: outcome
-                .stream
-                .map(|config| StreamStats::new(config, model, outcome)),
-            plan: plan.to_owned(),
-            records_run: outcome.records_run,
-            records_skipped: outcome.records_skipped,
-            load_us: micros(load),
-            prefill_us: micros(outcome.elapsed),
-            memory: terms.map(|(term, bytes)| Term { term, bytes }).collect(),
-            memory_bytes: outcome.memory.total_bytes(),
-        }
-    }
 }
 
 impl Ask {

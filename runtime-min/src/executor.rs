@@ -12,7 +12,7 @@ use crate::registers::Registers;
 use crate::request::{Observer, Sink};
 use crate::resident::Resident;
 use crate::store::{ExpertSource, RecordShape};
-use crate::stream::{Doing, Event, Recorder};
+use crate::stream::{Doing, Recorder};
 
 /// Bytes of logits that are computed together: a vocabulary of 150,000 gets 27 rows,
 /// enough to decode the head's weights once for many.
@@ -335,19 +335,15 @@ impl<'a> Pass<'a> {
             .map(|record| !of(record).is_empty())
             .collect();
         let run = routed.iter().filter(|routed| **routed).count() as u64;
-        self.recorder.add(Event {
-            doing: Doing::Layer,
-            thread: 0,
-            step,
-            first: 0,
-            records: 0,
-            start_ns: self.since_ns,
-            end_ns: self.recorder.now(),
-        });
+        let recorder = self.recorder;
+        recorder.computed(Doing::Layer, step, 0..0, self.since_ns);
         let backend = &mut *self.backend;
         self.source.run(step, routed, &mut |record, bytes| {
             let weights = shape.weights(bytes);
-            backend.expert(x, &weights, of(record), out).map_err(failed)
+            let start_ns = recorder.now();
+            let result = backend.expert(x, &weights, of(record), out);
+            recorder.computed(Doing::Experts, step, record..record + 1, start_ns);
+            result.map_err(failed)
         })?;
         self.since_ns = self.recorder.now();
         self.records_run += run;
@@ -357,14 +353,8 @@ impl<'a> Pass<'a> {
 
     /// Says that what is computed after the last experts is done.
     pub(crate) fn finish(&self) {
-        self.recorder.add(Event {
-            doing: Doing::Layer,
-            thread: 0,
-            step: self.first_step + self.shapes.len(),
-            first: 0,
-            records: 0,
-            start_ns: self.since_ns,
-            end_ns: self.recorder.now(),
-        });
+        let last_step = (self.first_step + self.shapes.len()).saturating_sub(1);
+        self.recorder
+            .computed(Doing::Head, last_step, 0..0, self.since_ns);
     }
 }

@@ -68,6 +68,8 @@ mod resident;
 #[cfg(feature = "run")]
 mod resolve;
 #[cfg(feature = "run")]
+pub mod stats;
+#[cfg(feature = "run")]
 mod store;
 #[cfg(feature = "run")]
 mod stream;
@@ -88,6 +90,6 @@ pub use request::{Observer, Outcome, Positions, Request, Sink, check_prompt};
 pub use store::{ExpertSource, RunRecord};
 #[cfg(feature = "run")]
 pub use stream::{
-    Cancel, Choice, Chosen, Disk, Doing, Event, IoMode, Overlap, Streaming, bytes as parse_size,
-    write_trace,
+    Cancel, Choice, Chosen, Counts, Disk, Doing, Event, IoMode, LayerShape, Overlap, Step,
+    Streaming, Tally, bytes as parse_size, write_trace,
 };

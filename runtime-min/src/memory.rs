@@ -280,10 +280,20 @@ fn routes(graph: &Graph, sizes: &Sizes, rows: u64) -> u64 {
 
 /// Memory this process has now, where the system says so.
 pub(crate) fn process_bytes() -> u64 {
-    let kib = || {
-        let text = std::fs::read_to_string("/proc/self/status").ok()?;
-        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-        line.split_whitespace().next()?.parse::<u64>().ok()
-    };
-    kib().map_or(0, |kib| kib.saturating_mul(1 << 10))
+    status_bytes("VmRSS:").unwrap_or(0)
+}
+
+/// The most memory this process has had so far, where the system says so: what was resident,
+/// and what devices hold.
+pub(crate) fn peak_bytes() -> Option<u64> {
+    let pinned = status_bytes("VmPin:").unwrap_or(0);
+    Some(status_bytes("VmHWM:")?.saturating_add(pinned))
+}
+
+/// A line of the system's account of this process.
+fn status_bytes(field: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(field))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    kib.checked_mul(1 << 10)
 }

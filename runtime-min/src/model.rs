@@ -262,6 +262,7 @@ impl Model {
             records_skipped: 0,
             memory,
             stream: self.store.config(tokens.all),
+            layers: self.store.layers(),
             events: Vec::new(),
             elapsed: Duration::ZERO,
         };
@@ -288,9 +289,10 @@ impl Model {
                 outcome.records_run += pass.records_run;
                 outcome.records_skipped += pass.records_skipped;
             }
+            // Reads for nobody may still be under way.
+            outcome.elapsed = Duration::from_nanos(recorder.now());
             Ok(())
         })?;
-        outcome.elapsed = Duration::from_nanos(recorder.now());
         outcome.events = recorder.take();
         Ok(outcome)
     }

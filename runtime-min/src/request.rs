@@ -10,7 +10,7 @@ use crate::backend::Routes;
 use crate::error::RunError;
 use crate::memory::Memory;
 use crate::ops::Place;
-use crate::stream::Event;
+use crate::stream::{Event, LayerShape};
 
 /// Positions whose logits (and hidden states) are computed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -110,6 +110,8 @@ pub struct Outcome {
     pub memory: Memory,
     /// How experts were streamed, if they were.
     pub stream: Option<StreamConfig>,
+    /// The layers that have experts.
+    pub layers: Vec<LayerShape>,
     /// What happened when.
     pub events: Vec<Event>,
     /// From the checked prompt to the last row.

@@ -14,7 +14,7 @@ use estream_schemas::plan::StreamConfig;
 use crate::backend::{ExpertWeights, Weight};
 use crate::error::{RunError, index, zeros};
 use crate::reader::{BundleReader, Verify};
-use crate::stream::{Cancel, IoMode, Service, Streamed, Streaming};
+use crate::stream::{Cancel, IoMode, LayerShape, Service, Streamed, Streaming};
 
 const WHAT: &str = "expert weights";
 
@@ -66,6 +66,9 @@ pub(crate) struct RecordShape {
     pub(crate) order: Vec<usize>,
     /// Records of an expert, adjacent.
     pub(crate) shards: usize,
+    /// Layer of the program.
+    layer: u64,
+    record_bytes: u64,
     gate: Place,
     up: Place,
     down: Place,
@@ -107,6 +110,8 @@ impl RecordShape {
         Ok(RecordShape {
             order: order.collect::<Result<_, _>>()?,
             shards: index(WHAT, layer.shards)?,
+            layer: layer.layer,
+            record_bytes: layer.record_bytes,
             gate: Place::new(&layer.gate)?,
             up: Place::new(&layer.up)?,
             down: Place::new(&layer.down)?,
@@ -189,6 +194,16 @@ impl ExpertStore {
             Held::Resident(_) | Held::Given(_) => None,
             Held::Streamed(streamed) => Some(streamed.config(tokens)),
         }
+    }
+
+    /// What a timeline does not say of the layers that have experts.
+    pub(crate) fn layers(&self) -> Vec<LayerShape> {
+        let shapes = self.shapes.iter().map(|shape| LayerShape {
+            layer: shape.layer,
+            records: shape.records(),
+            record_bytes: shape.record_bytes,
+        });
+        shapes.collect()
     }
 
     /// How records are read, and why not past the page cache.

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::ValueEnum;
-use estream_runtime::answer::{Answer, Ask, Stats};
+use estream_runtime::answer::{Answer, Ask};
 use estream_runtime::reader::{BundleReader, Verify};
+use estream_runtime::stats::Stats;
 use estream_runtime::{BackendKind, LoadOptions, Model, check_prompt, ids};
 use estream_schemas::plan::StreamConfig;
 use serde::Serialize;
@@ -48,7 +49,7 @@ pub(crate) struct Args {
     /// Write the rows the head reads as f32 safetensors, [positions, width]
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     hidden: Option<PathBuf>,
-    /// Print what the run took: memory by term, times
+    /// Print what the run took: memory by term and as measured, times, reads
     #[arg(long, help_heading = "Results")]
     stats: bool,
     /// Tokens that go through the model together [default: all]; fewer take less memory, and
@@ -263,29 +264,39 @@ fn tables(report: &Report, text: &Text) -> String {
             memory.add_row([term.term.to_owned(), grouped(term.bytes)]);
         }
         memory.add_row(["ceiling".to_owned(), grouped(stats.memory_bytes)]);
+        if let Some(peak) = stats.peak {
+            let share = 100.0 * peak.ratio;
+            memory.add_row([format!("measured, {share:.1} %"), grouped(peak.bytes)]);
+        }
         if let Some(stream) = &stats.stream {
             let _ = writeln!(
                 out,
-                "{} reads, {}: {} records, {} of them for nothing ({:.2} times what has routes)\n\
-                 waited {} times, {:.1} ms; reading {:.1} ms, computing {:.1} ms; bubble {:.1} %, overlap {:.1} %",
+                "{} reads, {}: {} records, {} in time, {} late, {} wasted; each {:.2} times\n\
+                 {} bytes read, {:.2} times those with routes; waited {} times, {:.1} ms\n\
+                 T_io {:.1} ms, T_exec {:.1} ms, T_total {:.1} ms; bubble {:.1} %, overlap {:.1} %",
                 stream.reads,
                 stream.io_text(),
                 stream.records_read,
+                stream.records_in_time,
+                stream.records_late,
                 stream.records_wasted,
+                stream.reads_per_record,
+                grouped(stream.read_bytes),
                 stream.read_ratio,
                 stream.waits,
                 stream.wait_us as f64 / 1e3,
                 stream.io_us as f64 / 1e3,
                 stream.exec_us as f64 / 1e3,
+                stats.ttft_us as f64 / 1e3,
                 100.0 * stream.bubble,
                 100.0 * stream.overlap
             );
         }
         let _ = writeln!(
             out,
-            "{memory}\nread in {:.1} ms, prefill {:.1} ms for {} tokens in {} on {} with {} threads; {} records run, {} skipped",
+            "{memory}\nread in {:.1} ms, TTFT {:.1} ms for {} tokens in {} on {} with {} threads; {} records run, {} skipped",
             stats.load_us as f64 / 1e3,
-            stats.prefill_us as f64 / 1e3,
+            stats.ttft_us as f64 / 1e3,
             report.prompt.len(),
             chunks(stats.chunks),
             stats.backend,

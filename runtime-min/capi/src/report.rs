@@ -1,7 +1,7 @@
 //! What is said in JSON.
 
-use estream_runtime::answer::Stats;
 use estream_runtime::reader::BundleReader;
+use estream_runtime::stats::Stats;
 use estream_runtime::{Chosen, Outcome};
 use estream_schemas::plan::StreamConfig;
 use serde::Serialize;

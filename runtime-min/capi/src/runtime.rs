@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use estream_runtime::answer::Stats;
 use estream_runtime::reader::{BundleReader, Verify};
+use estream_runtime::stats::Stats;
 use estream_runtime::{
     Cancel, Choice, Chosen, IoMode, LoadOptions, Model, Positions, Request, RunError, Sink,
     check_prompt,

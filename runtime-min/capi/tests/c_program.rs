@@ -153,7 +153,7 @@ cases! {
 /// Numbers that are not times.
 fn counts(stats: &Value) -> Vec<(&String, &Value)> {
     let timed = [
-        "_us", "bubble", "overlap", "waits", "memory", "plan", "stream",
+        "_us", "bubble", "overlap", "waits", "memory", "plan", "stream", "peak", "layers",
     ];
     let members = stats.as_object().unwrap().iter();
     let mut counts: Vec<_> = members

@@ -2,7 +2,7 @@
 //!
 //! [`residency`] says what is in a slot, [`sequence`] what is read and run next; both are
 //! plain state. [`pipeline`] puts threads around them, [`storage`] reads, [`arena`] is the
-//! memory, and [`timeline`] is what happened when.
+//! memory, [`timeline`] is what happened when, and [`tally`] what that says of records.
 
 mod arena;
 mod choice;
@@ -15,6 +15,7 @@ mod residency;
 mod sequence;
 mod storage;
 mod sync;
+mod tally;
 mod timeline;
 mod trace;
 
@@ -36,6 +37,7 @@ use crate::store::{ExpertSource, RunRecord};
 pub use choice::{Choice, Chosen, bytes};
 pub use pipeline::Cancel;
 pub use storage::{Disk, IoMode};
+pub use tally::{Counts, LayerShape, Step, Tally};
 pub(crate) use timeline::Recorder;
 pub use timeline::{Doing, Event, Overlap};
 pub use trace::write_trace;
@@ -275,7 +277,9 @@ impl ExpertSource for Stream<'_, '_> {
     fn run(&mut self, step: usize, routed: Vec<bool>, run: RunRecord<'_>) -> Result<(), RunError> {
         self.pipeline.route(routed);
         while let Some(bound) = self.pipeline.next(step, self.cancel)? {
-            let done = self.pipeline.timed(step, &bound, run);
+            let mut records = bound.records();
+            let done = records.try_for_each(|(record, bytes)| run(record, bytes));
+            drop(records);
             self.pipeline.complete(bound);
             done?;
         }

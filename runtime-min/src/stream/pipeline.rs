@@ -14,7 +14,6 @@ use super::sync::{Condvar, Mutex, MutexGuard};
 use super::timeline::{Doing, Event, Recorder};
 use crate::error::RunError;
 use crate::reader::ReadError;
-use crate::store::RunRecord;
 
 /// How often a waiting executor looks whether it is still wanted.
 const LOOK_UP: Duration = Duration::from_millis(20);
@@ -50,6 +49,8 @@ struct Shared<'a> {
     sequence: Sequence,
     /// The memory of every slot that nobody has taken.
     slots: Vec<Option<&'a mut [u8]>>,
+    /// What every slot holds, since when.
+    held: Vec<Option<Event>>,
     /// Why reading stopped.
     fault: Option<RunError>,
     closing: bool,
@@ -67,6 +68,35 @@ pub(crate) struct Pipeline<'a> {
     recorder: &'a Recorder,
 }
 
+impl Shared<'_> {
+    /// The slots of a read are taken.
+    fn hold(&mut self, read: &Read, start_ns: u64) {
+        for (first, slot) in (read.first..).zip(&read.slots) {
+            self.held[slot.slot()] = Some(Event {
+                doing: Doing::Slot,
+                thread: slot.slot(),
+                step: read.step,
+                first,
+                records: 1,
+                start_ns,
+                end_ns: start_ns,
+            });
+        }
+    }
+
+    /// Tells of the slots that are free by now.
+    fn free(&mut self, recorder: &Recorder) {
+        let end_ns = recorder.now();
+        for (slot, held) in self.held.iter_mut().enumerate() {
+            if self.sequence.is_free(slot)
+                && let Some(event) = held.take()
+            {
+                recorder.add(Event { end_ns, ..event });
+            }
+        }
+    }
+}
+
 impl<'a> Pipeline<'a> {
     pub(crate) fn new(
         sequence: Sequence,
@@ -79,6 +109,7 @@ impl<'a> Pipeline<'a> {
         Pipeline {
             shared: Mutex::new(Shared {
                 sequence,
+                held: vec![None; slots.len()],
                 slots: slots.into_iter().map(Some).collect(),
                 fault: None,
                 closing: false,
@@ -115,47 +146,59 @@ impl<'a> Pipeline<'a> {
                 // The memory of a reserved slot is there: its last user has given it back.
                 slots.extend(shared.slots[slot.slot()].take());
             }
+            shared.hold(&read, self.recorder.now());
             let layer = shared.sequence.layer(read.step);
             drop(shared);
             let (read, slots) = loader.taken.insert((read, slots));
             let result = self.read(thread, layer, read, slots);
             shared = self.lock();
-            loader.settle(&mut shared, result.map_err(RunError::from));
+            if let Ok(start_ns) = result {
+                // Under the lock, so that it ends before or after a wait as the executor saw it.
+                self.recorder.add(Event {
+                    doing: Doing::Verify,
+                    thread,
+                    step: read.step,
+                    first: read.first,
+                    records: read.slots.len(),
+                    start_ns,
+                    end_ns: self.recorder.now(),
+                });
+            }
+            loader.settle(&mut shared, result.map(drop).map_err(RunError::from));
         }
     }
 
+    /// Reads and compares; says when the latter began.
     fn read(
         &self,
         thread: usize,
         layer: usize,
         read: &Read,
         slots: &mut [&'a mut [u8]],
-    ) -> Result<(), ReadError> {
+    ) -> Result<u64, ReadError> {
         let mut records: Vec<&mut [u8]> = slots
             .iter_mut()
             .map(|slot| &mut slot[..self.record_bytes[layer]])
             .collect();
-        let event = |doing, start_ns| Event {
-            doing,
+        let start_ns = self.recorder.now();
+        let result = self.storage.read(layer, read.first as u64, &mut records);
+        self.recorder.add(Event {
+            doing: Doing::Read,
             thread,
             step: read.step,
             first: read.first,
             records: read.slots.len(),
             start_ns,
             end_ns: self.recorder.now(),
-        };
-        let start = self.recorder.now();
-        let result = self.storage.read(layer, read.first as u64, &mut records);
-        self.recorder.add(event(Doing::Read, start));
+        });
         // The next read goes out while these bytes are looked at.
         self.lock().sequence.returned();
         self.loaders.notify_one();
         result?;
         let start = self.recorder.now();
         let mut records = (read.first..).zip(&records);
-        let result = records.try_for_each(|(at, bytes)| self.check.check(layer, at, bytes));
-        self.recorder.add(event(Doing::Verify, start));
-        result
+        records.try_for_each(|(at, bytes)| self.check.check(layer, at, bytes))?;
+        Ok(start)
     }
 
     /// Lets loaders end, once what they read has returned.
@@ -175,14 +218,16 @@ impl<'a> Pipeline<'a> {
 
     /// Says which records of the step have routes.
     pub(crate) fn route(&self, routed: Vec<bool>) {
-        self.lock().sequence.route(routed);
+        let mut shared = self.lock();
+        shared.sequence.route(routed);
+        shared.free(self.recorder);
+        drop(shared);
         self.loaders.notify_all();
     }
 
     /// The next group of the step, with the memory of its records; none when it is done.
     pub(crate) fn next(&self, step: usize, cancel: &Cancel) -> Result<Option<Bound<'a>>, RunError> {
-        let start = self.recorder.now();
-        let mut waited = false;
+        let mut waits_since = None;
         let mut shared = self.lock();
         loop {
             if let Some(fault) = shared.fault.take() {
@@ -203,50 +248,28 @@ impl<'a> Pipeline<'a> {
                     });
                     let memory: Vec<_> = memory.collect();
                     drop(shared);
-                    if waited {
+                    let ends = memory.first().zip(memory.last());
+                    if let (Some(start_ns), Some(((first, _), (last, _)))) = (waits_since, ends) {
                         self.recorder.add(Event {
                             doing: Doing::Wait,
                             thread: 0,
                             step,
-                            first: memory.first().map_or(0, |(record, _)| *record),
-                            records: memory.len(),
-                            start_ns: start,
+                            first: *first,
+                            records: last - first + 1,
+                            start_ns,
                             end_ns: self.recorder.now(),
                         });
                     }
                     return Ok(Some(Bound { group, memory }));
                 }
                 Next::Wait => {
-                    waited = true;
+                    waits_since.get_or_insert_with(|| self.recorder.now());
                     self.loaders.notify_all();
                     let guard = self.executor.wait_timeout(shared, LOOK_UP);
                     shared = guard.unwrap_or_else(PoisonError::into_inner).0;
                 }
             }
         }
-    }
-
-    /// Calls `run` for each record of a group.
-    pub(crate) fn timed(
-        &self,
-        step: usize,
-        bound: &Bound<'a>,
-        run: RunRecord<'_>,
-    ) -> Result<(), RunError> {
-        let start_ns = self.recorder.now();
-        let result = bound
-            .records()
-            .try_for_each(|(record, bytes)| run(record, bytes));
-        self.recorder.add(Event {
-            doing: Doing::Experts,
-            thread: 0,
-            step,
-            first: bound.records().next().map_or(0, |(record, _)| record),
-            records: bound.memory.len(),
-            start_ns,
-            end_ns: self.recorder.now(),
-        });
-        result
     }
 
     /// Gives a group's slots back.
@@ -257,6 +280,7 @@ impl<'a> Pipeline<'a> {
             shared.slots[binding.slot()] = Some(memory);
         }
         shared.sequence.complete(group);
+        shared.free(self.recorder);
         drop(shared);
         self.loaders.notify_all();
     }
@@ -277,6 +301,7 @@ impl<'a> Loader<'_, 'a> {
                 shared.slots[slot.slot()] = Some(memory);
             }
             shared.sequence.settle(read, result.is_ok());
+            shared.free(self.pipeline.recorder);
         }
         if let Err(fault) = result {
             shared.sequence.stop();

@@ -329,6 +329,11 @@ impl Sequence {
         }
     }
 
+    /// Whether nobody has the slot.
+    pub(crate) fn is_free(&self, slot: usize) -> bool {
+        self.residency.is_available(slot)
+    }
+
     /// No read is issued from now on.
     pub(crate) fn stop(&mut self) {
         self.stopped = true;

@@ -1,5 +1,6 @@
 //! What happened when, and what it says about the overlap of reading and computing.
 
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -8,14 +9,18 @@ use std::time::Instant;
 pub enum Doing {
     /// A loader read records.
     Read,
-    /// A loader compared records with their digests.
+    /// A loader compared records with their digests; at the end they may be used.
     Verify,
-    /// The executor ran what a layer has besides experts.
+    /// The executor ran what comes before the experts of a step: attention, router.
     Layer,
     /// The executor ran experts.
     Experts,
+    /// The executor ran what comes after the last experts of a chunk, the head with it.
+    Head,
     /// The executor waited for records.
     Wait,
+    /// A slot held a record, or was kept for it.
+    Slot,
 }
 
 impl Doing {
@@ -26,28 +31,31 @@ impl Doing {
             Doing::Verify => "verify",
             Doing::Layer => "layer",
             Doing::Experts => "experts",
+            Doing::Head => "head",
             Doing::Wait => "wait",
+            Doing::Slot => "record",
         }
     }
 
     /// Whether the executor computes.
     fn computes(self) -> bool {
-        matches!(self, Doing::Layer | Doing::Experts)
+        matches!(self, Doing::Layer | Doing::Experts | Doing::Head)
     }
 }
 
-/// One interval of one thread.
+/// One interval of one thread, or of one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// What.
     pub doing: Doing,
-    /// 0 for the executor, else a loader.
+    /// 0 for the executor, else a loader; of [`Doing::Slot`], the slot.
     pub thread: usize,
     /// The step of the pass: a layer with experts, of a chunk.
     pub step: usize,
     /// The first record, counted in storage order.
     pub first: usize,
-    /// Records, of which a read may bring more than are needed.
+    /// Records from there on. What is read, or waited for, may have some among them that nobody
+    /// needs; what is executed has not.
     pub records: usize,
     /// Nanoseconds since the request began.
     pub start_ns: u64,
@@ -69,10 +77,15 @@ pub struct Overlap {
 }
 
 impl Overlap {
-    /// Of a request that took `total_ns`.
+    /// Of a request that took `total_ns`. What still went on then, as a read for nobody may, is
+    /// counted up to there.
     pub fn of(events: &[Event], total_ns: u64) -> Overlap {
-        let io = union(events.iter().filter(|event| event.doing == Doing::Read));
-        let exec = union(events.iter().filter(|event| event.doing.computes()));
+        let of = |wanted: fn(Doing) -> bool| {
+            let events = events.iter().filter(|event| wanted(event.doing));
+            union(events.map(|event| (event.start_ns.min(total_ns), event.end_ns.min(total_ns))))
+        };
+        let io = of(|doing| doing == Doing::Read);
+        let exec = of(Doing::computes);
         let length = |spans: &[(u64, u64)]| spans.iter().map(|(start, end)| end - start).sum();
         let (mut both_ns, mut rest) = (0, &exec[..]);
         for (start, end) in &io {
@@ -110,11 +123,10 @@ impl Overlap {
 }
 
 /// The union of intervals, as disjoint ones in order.
-fn union<'a>(events: impl Iterator<Item = &'a Event>) -> Vec<(u64, u64)> {
+fn union(intervals: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
     let mut spans: Vec<(u64, u64)> = Vec::new();
-    for event in events {
+    for span in intervals {
         // They come by their ends, so that few change places; a sort is 5 KB of the runner.
-        let span = (event.start_ns, event.end_ns);
         spans.insert(spans.partition_point(|other| *other <= span), span);
     }
     let mut union: Vec<(u64, u64)> = Vec::new();
@@ -149,6 +161,19 @@ impl Recorder {
 
     pub(crate) fn add(&self, event: Event) {
         self.events().push(event);
+    }
+
+    /// The executor has computed since `start_ns`: `records`, if they are experts.
+    pub(crate) fn computed(&self, doing: Doing, step: usize, records: Range<usize>, start_ns: u64) {
+        self.add(Event {
+            doing,
+            thread: 0,
+            step,
+            first: records.start,
+            records: records.len(),
+            start_ns,
+            end_ns: self.now(),
+        });
     }
 
     pub(crate) fn take(&self) -> Vec<Event> {
@@ -200,6 +225,14 @@ mod tests {
         assert!((overlap.overlap() - 11.0 / 35.0).abs() < 1e-12);
         let backwards: Vec<_> = events.into_iter().rev().collect();
         assert_eq!(Overlap::of(&backwards, 60), expected);
+        // The last result was there at 30: what went on after it is no part of the request.
+        let clipped = Overlap {
+            io_ns: 20 + 5,
+            exec_ns: 4 + 12,
+            both_ns: 4 + 2 + 5,
+            total_ns: 30,
+        };
+        assert_eq!(Overlap::of(&events, 30), clipped);
     }
 
     #[test]

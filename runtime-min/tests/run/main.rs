@@ -11,4 +11,5 @@ mod runner;
 mod same_bits;
 mod stream_faults;
 mod streams;
+mod tells;
 mod toy;

@@ -3,27 +3,26 @@
 
 use std::num::NonZeroUsize;
 use std::path::Path;
-use std::time::Duration;
 
 use estream_runtime::reader::{BundleReader, Verify};
-use estream_runtime::{
-    Doing, Event, LoadOptions, Model, Observer, Outcome, Overlap, Place, Positions, Request,
-    RunError, Streaming,
-};
+use estream_runtime::{LoadOptions, Model, Outcome, Positions, Request, RunError, Streaming};
 use estream_schemas::plan::{PlanRow, Schedule, StreamConfig};
 
 use crate::rows::{Rows, load};
-use crate::toy::{EXPERTS, LAYERS, Packing, Toy, VOCAB};
+use crate::toy::{Packing, Toy, VOCAB};
 
-fn ids(count: u32) -> Vec<u32> {
+pub(crate) fn ids(count: u32) -> Vec<u32> {
     (0..count).map(|i| (i * 7 + i * i) % VOCAB as u32).collect()
 }
 
-fn config(schedule: Schedule, (group, depth, banks): (usize, usize, usize)) -> StreamConfig {
+pub(crate) fn config(
+    schedule: Schedule,
+    (group, depth, banks): (usize, usize, usize),
+) -> StreamConfig {
     StreamConfig::new(schedule, group, depth, banks, 1000)
 }
 
-fn streaming(stream: StreamConfig) -> Streaming {
+pub(crate) fn streaming(stream: StreamConfig) -> Streaming {
     let row = PlanRow {
         max_tokens: 1,
         stream,
@@ -32,18 +31,30 @@ fn streaming(stream: StreamConfig) -> Streaming {
     Streaming::new(vec![row]).unwrap()
 }
 
-fn open(bundle: &Path, stream: StreamConfig, verify: Verify) -> Result<Model, RunError> {
+pub(crate) fn open(bundle: &Path, stream: StreamConfig, verify: Verify) -> Result<Model, RunError> {
+    open_with(bundle, streaming(stream), verify)
+}
+
+pub(crate) fn open_with(
+    bundle: &Path,
+    streaming: Streaming,
+    verify: Verify,
+) -> Result<Model, RunError> {
     let reader = BundleReader::open(bundle)?;
     let options = LoadOptions {
         threads: NonZeroUsize::new(1),
-        streaming: Some(streaming(stream)),
+        streaming: Some(streaming),
         verify,
         ..LoadOptions::default()
     };
     Model::load(&reader, &options)
 }
 
-fn run(model: &mut Model, ids: &[u32], chunk: usize) -> Result<(Rows, Outcome), RunError> {
+pub(crate) fn run(
+    model: &mut Model,
+    ids: &[u32],
+    chunk: usize,
+) -> Result<(Rows, Outcome), RunError> {
     let mut rows = Rows::default();
     let request = Request {
         positions: Positions::All,
@@ -54,7 +65,7 @@ fn run(model: &mut Model, ids: &[u32], chunk: usize) -> Result<(Rows, Outcome), 
     Ok((rows, outcome))
 }
 
-const STREAMING: [Schedule; 5] = [
+pub(crate) const STREAMING: [Schedule; 5] = [
     Schedule::OnDemand,
     Schedule::Prefetch,
     Schedule::Early,
@@ -96,61 +107,6 @@ fn every_schedule_has_the_bits_of_experts_that_stay() {
                 }
             }
         }
-    }
-}
-
-/// Makes what comes before the routes take longer than a read.
-struct Slow;
-
-impl Observer for Slow {
-    fn after_op(&mut self, place: Place, op: usize, _: &str, _: &[f32]) {
-        if matches!((place, op), (Place::Layer(_), 0)) {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-fn of(events: &[Event], doing: Doing) -> impl Iterator<Item = &Event> {
-    events.iter().filter(move |event| event.doing == doing)
-}
-
-/// When the experts of a step begin: its routes are known by then.
-fn routed_ns(events: &[Event], step: usize) -> u64 {
-    let mut layers = of(events, Doing::Layer).filter(|event| event.step == step);
-    layers.next().unwrap().end_ns
-}
-
-#[test]
-fn the_timeline_shows_what_each_schedule_is() {
-    let dir = Toy::new().bundle(&Packing::default());
-    for schedule in STREAMING {
-        let mut model = open(dir.path(), config(schedule, (2, 2, 2)), Verify::Always).unwrap();
-        let (mut rows, request) = (Rows::default(), Request::default());
-        let outcome = model
-            .prefill_observed(&ids(64), &request, &mut rows, &mut Slow)
-            .unwrap();
-        let events = &outcome.events;
-        let reads: Vec<&Event> = of(events, Doing::Read).collect();
-        assert!(reads.len() >= LAYERS * EXPERTS / 2, "{schedule:?}");
-        for read in &reads {
-            let routed = routed_ns(events, read.step);
-            match schedule {
-                Schedule::OnDemand => {
-                    let overlap = Overlap::of(events, outcome.elapsed.as_nanos() as u64);
-                    assert_eq!(overlap.both_ns, 0);
-                }
-                Schedule::Prefetch => assert!(read.start_ns >= routed),
-                _ => {}
-            }
-        }
-        let before_routes = |read: &&&Event| read.start_ns < routed_ns(events, read.step);
-        let early = reads.iter().filter(before_routes).count();
-        match schedule {
-            Schedule::OnDemand | Schedule::Prefetch => assert_eq!(early, 0),
-            _ => assert!(early > 0, "{schedule:?} starts early"),
-        }
-        let executed: usize = of(events, Doing::Experts).map(|event| event.records).sum();
-        assert_eq!(executed as u64, outcome.records_run);
     }
 }
 

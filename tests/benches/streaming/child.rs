@@ -1,5 +1,6 @@
 //! The side of a measurement that runs a model.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::num::NonZeroUsize;
@@ -115,30 +116,33 @@ fn run_of(outcome: &Outcome) -> Run {
         records_run: outcome.records_run as usize,
         records_skipped: outcome.records_skipped as usize,
         records_read: reads.map(|event| event.records).sum(),
-        layers: layers(&outcome.events),
+        layers: layers(
+            &outcome.events,
+            outcome.stream.map_or(1, |stream| stream.group),
+        ),
     }
 }
 
-/// Times of each step: what comes before its experts, and its groups in order. What follows the last
-/// step is one without experts.
-fn layers(events: &[Event]) -> Vec<(u64, Vec<u64>)> {
-    let mut layers: Vec<(u64, Vec<(usize, u64)>)> = Vec::new();
+/// Times of each step: what comes before its experts, and its groups of `group` records in order.
+/// What follows the last step is one without experts.
+fn layers(events: &[Event], group: usize) -> Vec<(u64, Vec<u64>)> {
+    let mut layers: Vec<(u64, BTreeMap<usize, u64>)> = Vec::new();
     for event in events {
-        if layers.len() <= event.step {
-            layers.resize(event.step + 1, (0, Vec::new()));
+        let step = event.step + usize::from(event.doing == Doing::Head);
+        if layers.len() <= step {
+            layers.resize(step + 1, (0, BTreeMap::new()));
         }
         let ns = event.end_ns - event.start_ns;
         match event.doing {
-            Doing::Layer => layers[event.step].0 += ns,
-            Doing::Experts => layers[event.step].1.push((event.first, ns)),
+            Doing::Layer | Doing::Head => layers[step].0 += ns,
+            Doing::Experts => *layers[step].1.entry(event.first / group).or_default() += ns,
             _ => {}
         }
     }
-    let layers = layers.into_iter().map(|(other, mut groups)| {
-        groups.sort_unstable();
-        (other, groups.into_iter().map(|(_, ns)| ns).collect())
-    });
-    layers.collect()
+    let layers = layers.into_iter();
+    layers
+        .map(|(other, groups)| (other, groups.into_values().collect()))
+        .collect()
 }
 
 fn ns(time: Duration) -> u64 {

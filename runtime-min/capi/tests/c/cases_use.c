@@ -76,7 +76,7 @@ void stats_are_printed(const struct given *given)
 /* The test has put plans into the bundle: "good", and "stranger" of another bundle. */
 void plans_are_checked_and_told(const struct given *given)
 {
-    char told[2048];
+    char told[8192];
     estream_options options = streamed("early", 2);
     estream_runtime runtime = open_with(given, &options);
     STATUS(ESTREAM_OK, estream_plan(runtime, NULL, 500, told, sizeof told, NULL));
@@ -259,7 +259,7 @@ void a_budget_counts_results(const struct given *given)
     runtime = open_with(given, &options);
     size_t count;
     uint32_t *ids = long_prompt(runtime, &count);
-    char told[2048];
+    char told[8192];
     STATUS(ESTREAM_OK, estream_plan(runtime, NULL, count, told, sizeof told, NULL));
     const char *member = strstr(told, "\"memory_bytes\":");
     CHECK(member != NULL);

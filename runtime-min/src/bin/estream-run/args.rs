@@ -26,7 +26,7 @@ Results:
       --logits FILE        write the logits as f32 safetensors [positions, vocabulary]
       --hidden FILE        write the input of the head as f32 safetensors [positions, width]
       --json               print one JSON object
-      --stats              add memory by term, and times
+      --stats              add memory by term and as measured, times and reads
 
 Running:
       --chunk N            tokens that go through the model together [default: all]; results

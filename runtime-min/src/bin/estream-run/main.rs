@@ -11,9 +11,10 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use args::{Args, Command, HELP, Prompt};
-use estream_runtime::answer::{Ask, Stats};
+use estream_runtime::answer::Ask;
 use estream_runtime::ids::{self, IdsError};
 use estream_runtime::reader::{BundleReader, ReadError};
+use estream_runtime::stats::Stats;
 use estream_runtime::{Event, LoadOptions, Model, RunError, check_prompt, write_trace};
 use estream_schemas::exit::Exit;
 use report::Report;

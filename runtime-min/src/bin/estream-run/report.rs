@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use estream_runtime::answer::{Answer, Position, Stats, Term, Token};
+use estream_runtime::answer::{Answer, Position, Token};
+use estream_runtime::stats::{Peak, Stats, Term};
 use serde::Serialize;
 
 /// Everything a run found.
@@ -23,6 +24,14 @@ pub(crate) fn table(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "memory  {term:<10}  {bytes:>16}")?;
     }
     writeln!(out, "memory  {:<10}  {:>16}", "ceiling", stats.memory_bytes)?;
+    if let Some(Peak { bytes, ratio }) = stats.peak {
+        let share = percent(ratio);
+        writeln!(
+            out,
+            "memory  {:<10}  {bytes:>16}  {share} % of it",
+            "measured"
+        )?;
+    }
     writeln!(
         out,
         "records run {}, skipped {}",
@@ -33,8 +42,9 @@ pub(crate) fn table(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
             "stream {}, G {}, Q {}, B {} ({}), {} reads, {}\n\
-             records read {}, wasted {}; waited {} times, {} us\n\
-             io {} us, exec {} us, bubble {} %, overlap {} %",
+             records read {}: in time {}, late {}, wasted {}; each {} times\n\
+             bytes read {}, {} times those with routes; waited {} times, {} us\n\
+             T_io {} us, T_exec {} us, T_total {} us, bubble {} %, overlap {} %",
             config.schedule.name(),
             config.group,
             config.depth,
@@ -43,19 +53,25 @@ pub(crate) fn table(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
             stream.reads,
             stream.io_text(),
             stream.records_read,
+            stream.records_in_time,
+            stream.records_late,
             stream.records_wasted,
+            hundredths(stream.reads_per_record),
+            stream.read_bytes,
+            hundredths(stream.read_ratio),
             stream.waits,
             stream.wait_us,
             stream.io_us,
             stream.exec_us,
+            stats.ttft_us,
             percent(stream.bubble),
             percent(stream.overlap),
         )?;
     }
     writeln!(
         out,
-        "load {} us, prefill {} us on {} ({} threads)",
-        stats.load_us, stats.prefill_us, stats.backend, stats.threads
+        "load {} us, TTFT {} us on {} ({} threads)",
+        stats.load_us, stats.ttft_us, stats.backend, stats.threads
     )
 }
 
@@ -63,6 +79,12 @@ pub(crate) fn table(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
 #[expect(clippy::cast_possible_truncation, reason = "a share is small")]
 fn percent(share: f64) -> i64 {
     (share * 100.0 + 0.5) as i64
+}
+
+/// A ratio with two decimals.
+fn hundredths(ratio: f64) -> String {
+    let all = percent(ratio);
+    format!("{}.{:02}", all / 100, all % 100)
 }
 
 /// A number as JSON spells it. The standard library's other spellings of floats would
