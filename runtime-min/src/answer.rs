@@ -12,7 +12,7 @@ use estream_schemas::plan::StreamConfig;
 use serde::Serialize;
 
 use crate::output::{LogSoftmax, top};
-use crate::stream::{Doing, IoMode, Overlap};
+use crate::stream::{Doing, Overlap};
 use crate::tensor_file::TensorFile;
 use crate::{Model, Outcome, Positions, Request, RunError, Sink};
 
@@ -108,6 +108,8 @@ pub struct StreamStats {
     /// The schedule and its numbers.
     #[serde(flatten)]
     pub config: StreamConfig,
+    /// Records of each layer that stay in memory.
+    pub pinned: usize,
     /// How files were read.
     pub io: &'static str,
     /// Reads issued.
@@ -135,7 +137,7 @@ pub struct StreamStats {
 }
 
 impl StreamStats {
-    fn new(config: StreamConfig, io: IoMode, outcome: &Outcome) -> StreamStats {
+    fn new(config: StreamConfig, model: &Model, outcome: &Outcome) -> StreamStats {
         let of = |doing| {
             let events = outcome.events.iter();
             events.filter(move |event| event.doing == doing)
@@ -144,16 +146,19 @@ impl StreamStats {
         let total_ns = u64::try_from(outcome.elapsed.as_nanos()).unwrap_or(u64::MAX);
         let times = Overlap::of(&outcome.events, total_ns);
         let run = usize::try_from(outcome.records_run).unwrap_or(usize::MAX);
+        let from_flash = outcome.records_run - outcome.records_pinned;
+        let from_flash = usize::try_from(from_flash).unwrap_or(usize::MAX);
         let span = |doing| {
             let spans = of(doing).map(|event| event.end_ns - event.start_ns);
             spans.sum::<u64>()
         };
         StreamStats {
             config,
-            io: io.name(),
+            pinned: model.pinned(),
+            io: model.io_mode().name(),
             reads: of(Doing::Read).count(),
             records_read,
-            records_wasted: records_read.saturating_sub(run),
+            records_wasted: records_read.saturating_sub(from_flash),
             waits: of(Doing::Wait).count(),
             wait_us: span(Doing::Wait) / 1000,
             read_ratio: records_read as f64 / run.max(1) as f64,
@@ -188,7 +193,7 @@ impl Stats {
             chunks: outcome.chunks,
             stream: outcome
                 .stream
-                .map(|config| StreamStats::new(config, model.io_mode(), outcome)),
+                .map(|config| StreamStats::new(config, model, outcome)),
             plan: plan.to_owned(),
             records_run: outcome.records_run,
             records_skipped: outcome.records_skipped,

@@ -86,6 +86,6 @@ pub use ops::Place;
 pub use request::{Observer, Outcome, Positions, Request, Sink, check_prompt};
 #[cfg(feature = "run")]
 pub use stream::{
-    Cancel, Choice, Chosen, Doing, Event, IoMode, Overlap, Streaming, bytes as parse_size,
+    Cancel, Choice, Chosen, Doing, Event, IoMode, Overlap, Pin, Streaming, bytes as parse_size,
     write_trace,
 };

@@ -8,12 +8,12 @@ use std::ops::Range;
 
 use estream_schemas::layout::Layout;
 use estream_schemas::manifest::{ExpertLayer, Region};
-use estream_schemas::plan::StreamConfig;
+use estream_schemas::plan::{StreamConfig, is_pinned};
 
 use crate::backend::{ExpertWeights, Weight};
-use crate::error::{RunError, index, zeros};
+use crate::error::{RunError, index};
 use crate::reader::{BundleReader, Verify};
-use crate::stream::{Cancel, IoMode, Service, Streamed, Streaming};
+use crate::stream::{Cancel, IoMode, Pins, Service, Streamed, Streaming};
 
 const WHAT: &str = "expert weights";
 
@@ -39,8 +39,8 @@ pub(crate) struct ExpertStore {
 
 #[derive(Debug)]
 enum Held {
-    /// By layer and record.
-    Resident(Vec<Vec<Vec<u8>>>),
+    /// Every record stays.
+    Resident(Pins),
     Streamed(Box<Streamed>),
 }
 
@@ -51,6 +51,8 @@ pub(crate) struct RecordShape {
     pub(crate) order: Vec<usize>,
     /// Records of an expert, adjacent.
     pub(crate) shards: usize,
+    /// Records of the layer that stay in memory while others stream.
+    pinned: usize,
     gate: Place,
     up: Place,
     down: Place,
@@ -87,11 +89,12 @@ impl Place {
 }
 
 impl RecordShape {
-    fn new(layer: &ExpertLayer) -> Result<RecordShape, RunError> {
+    fn new(layer: &ExpertLayer, pinned: usize) -> Result<RecordShape, RunError> {
         let order = layer.order.iter().map(|&expert| index(WHAT, expert));
         Ok(RecordShape {
             order: order.collect::<Result<_, _>>()?,
             shards: index(WHAT, layer.shards)?,
+            pinned,
             gate: Place::new(&layer.gate)?,
             up: Place::new(&layer.up)?,
             down: Place::new(&layer.down)?,
@@ -101,6 +104,11 @@ impl RecordShape {
     /// Records of the layer.
     pub(crate) fn records(&self) -> usize {
         self.order.len() * self.shards
+    }
+
+    /// Whether a record stays in memory while others stream.
+    pub(crate) fn is_pinned(&self, record: usize) -> bool {
+        is_pinned(record, self.records(), self.pinned)
     }
 
     /// The expert whose record, or shard, is at a place of the storage order.
@@ -119,22 +127,24 @@ impl RecordShape {
 }
 
 impl ExpertStore {
-    /// With `streaming`, an arena and no record in it; else all records, each hashed before the
-    /// next unless `verify` is [`Verify::Never`].
+    /// With `streaming`, `pinned` records of each layer and an arena with no record in it; else all
+    /// records.
     pub(crate) fn load(
         reader: &BundleReader,
         verify: Verify,
         streaming: Option<&Streaming>,
+        pinned: usize,
     ) -> Result<ExpertStore, RunError> {
-        let layers = &reader.bundle().manifest().experts.layers;
-        let shapes = layers.iter().map(RecordShape::new);
+        let layers = reader.bundle().manifest().experts.layers.iter();
+        let shapes = layers.map(|layer| RecordShape::new(layer, pinned));
         Ok(ExpertStore {
             shapes: shapes.collect::<Result<_, _>>()?,
             held: match streaming {
                 Some(streaming) => {
-                    Held::Streamed(Box::new(Streamed::new(reader, verify, streaming)?))
+                    let streamed = Streamed::new(reader, verify, streaming, pinned)?;
+                    Held::Streamed(Box::new(streamed))
                 }
-                None => Held::Resident(all_records(reader, layers, verify)?),
+                None => Held::Resident(Pins::load(reader, verify, usize::MAX)?),
             },
         })
     }
@@ -186,31 +196,9 @@ impl ExpertStore {
     }
 }
 
-fn all_records(
-    reader: &BundleReader,
-    layers: &[ExpertLayer],
-    verify: Verify,
-) -> Result<Vec<Vec<Vec<u8>>>, RunError> {
-    let layers = layers.iter().enumerate().map(|(at, layer)| {
-        let record_bytes = index(WHAT, layer.record_bytes)?;
-        let records = (0..layer.records()).map(|record| {
-            let mut bytes = zeros(WHAT, record_bytes)?;
-            match verify {
-                Verify::Never => reader.read_record(at, record, &mut bytes)?,
-                Verify::Always | Verify::FirstUse => {
-                    reader.read_record_verified(at, record, &mut bytes)?;
-                }
-            }
-            Ok(bytes)
-        });
-        records.collect()
-    });
-    layers.collect()
-}
-
 /// Every record is in memory.
 struct AllThere<'a> {
-    records: &'a [Vec<Vec<u8>>],
+    records: &'a Pins,
     layers: usize,
     cancel: &'a Cancel,
 }
@@ -219,13 +207,13 @@ impl ExpertSource for AllThere<'_> {
     fn start(&mut self, _: usize) {}
 
     fn run(&mut self, step: usize, routed: Vec<bool>, run: RunRecord<'_>) -> Result<(), RunError> {
-        let records = self.records[step % self.layers].iter().zip(routed);
-        for (record, (bytes, routed)) in records.enumerate() {
+        let layer = step % self.layers;
+        for (record, routed) in routed.into_iter().enumerate() {
             if self.cancel.is_cancelled() {
                 return Err(RunError::Cancelled);
             }
             if routed {
-                run(record, bytes)?;
+                run(record, self.records.record(layer, record))?;
             }
         }
         Ok(())

@@ -10,6 +10,7 @@ mod choice;
 mod exhaustive;
 #[cfg(all(test, loom))]
 mod orders;
+mod pins;
 mod pipeline;
 mod residency;
 mod sequence;
@@ -32,7 +33,8 @@ use crate::error::{RunError, index};
 use crate::reader::{BundleReader, ReadError, Verify};
 use crate::store::{ExpertSource, RunRecord};
 
-pub use choice::{Choice, Chosen, bytes};
+pub use choice::{Choice, Chosen, Pin, bytes};
+pub(crate) use pins::Pins;
 pub use pipeline::Cancel;
 pub use storage::IoMode;
 pub(crate) use timeline::Recorder;
@@ -49,6 +51,7 @@ pub struct Streaming {
     rows: Vec<PlanRow>,
     /// Storage to imitate.
     throttle: Option<StorageProfile>,
+    pin: Pin,
 }
 
 impl Streaming {
@@ -64,6 +67,7 @@ impl Streaming {
             None => Ok(Streaming {
                 rows,
                 throttle: None,
+                pin: Pin::default(),
             }),
         }
     }
@@ -75,6 +79,20 @@ impl Streaming {
             throttle: Some(profile),
             ..self
         }
+    }
+
+    /// The same, with records that stay in memory.
+    ///
+    /// # Errors
+    /// If a row's schedule reads slices, which cannot leave them out.
+    pub fn pinned(self, pin: Pin) -> Result<Streaming, RunError> {
+        pin.check(&self.rows)?;
+        Ok(Streaming { pin, ..self })
+    }
+
+    /// Which records are to stay in memory.
+    pub(crate) fn pin(&self) -> Pin {
+        self.pin
     }
 
     /// The row for a prompt of `tokens` tokens.
@@ -120,6 +138,8 @@ pub(crate) struct Streamed {
     record_bytes: Vec<usize>,
     arena: Arena,
     streaming: Streaming,
+    pins: Pins,
+    pinned: usize,
     verify: Verify,
     /// By layer and record, whether it was compared with its digest.
     seen: Vec<Vec<AtomicBool>>,
@@ -130,6 +150,7 @@ impl Streamed {
         reader: &BundleReader,
         verify: Verify,
         streaming: &Streaming,
+        pinned: usize,
     ) -> Result<Streamed, RunError> {
         let experts = &reader.bundle().manifest().experts;
         let record_bytes = experts.layers.iter().map(|layer| layer.record_bytes);
@@ -143,6 +164,8 @@ impl Streamed {
             record_bytes: record_bytes.collect::<Result<_, _>>()?,
             arena: Arena::new(streaming.slots(), experts.slot_bytes)?,
             streaming: streaming.clone(),
+            pins: Pins::load(reader, verify, pinned)?,
+            pinned,
             verify,
             seen: seen.collect(),
             reader: reader.clone(),
@@ -186,11 +209,12 @@ impl Streamed {
             seen: &self.seen,
         };
         let pipeline = Pipeline::new(
-            Sequence::new(config, records, service.chunks),
+            Sequence::new(config, records, service.chunks, self.pinned),
             self.arena.slots(),
             storage,
             &check,
             &self.record_bytes,
+            &self.pins,
             service.recorder,
         );
         std::thread::scope(|scope| {

@@ -11,6 +11,7 @@ use estream_schemas::plan::{Schedule, StreamConfig};
 use loom::sync::Arc;
 use loom::thread;
 
+use super::pins::Pins;
 use super::pipeline::{Cancel, Check, Pipeline};
 use super::sequence::Sequence;
 use super::storage::Storage;
@@ -65,7 +66,7 @@ fn request(schedule: Schedule, loaders: usize, fails: usize) {
     model.check(move || {
         let slots = (0..2).map(|_| &mut *Box::leak(vec![0u8; 4].into_boxed_slice()));
         let pipeline = Arc::new(Pipeline::new(
-            Sequence::new(config, vec![2, 2], 1),
+            Sequence::new(config, vec![2, 2], 1, 0),
             slots.collect(),
             leaked(Numbers {
                 fails,
@@ -73,6 +74,7 @@ fn request(schedule: Schedule, loaders: usize, fails: usize) {
             }),
             leaked(Anything),
             leaked([4, 4]),
+            leaked(Pins::default()),
             leaked(Recorder::new()),
         ));
         let threads: Vec<_> = (0..loaders)

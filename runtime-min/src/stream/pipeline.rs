@@ -8,6 +8,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::pins::Pins;
 use super::sequence::{Group, Next, Read, Sequence};
 use super::storage::Storage;
 use super::sync::{Condvar, Mutex, MutexGuard};
@@ -64,6 +65,7 @@ pub(crate) struct Pipeline<'a> {
     check: &'a dyn Check,
     /// Bytes of a record, by layer.
     record_bytes: &'a [usize],
+    pins: &'a Pins,
     recorder: &'a Recorder,
 }
 
@@ -74,6 +76,7 @@ impl<'a> Pipeline<'a> {
         storage: &'a dyn Storage,
         check: &'a dyn Check,
         record_bytes: &'a [usize],
+        pins: &'a Pins,
         recorder: &'a Recorder,
     ) -> Pipeline<'a> {
         Pipeline {
@@ -88,6 +91,7 @@ impl<'a> Pipeline<'a> {
             storage,
             check,
             record_bytes,
+            pins,
             recorder,
         }
     }
@@ -199,12 +203,16 @@ impl<'a> Pipeline<'a> {
             match shared.sequence.next_group() {
                 Next::Done => return Ok(None),
                 Next::Run(group) => {
+                    let layer = shared.sequence.layer(step);
                     let records = group.records.iter();
                     let memory = records.map(|(record, binding)| {
-                        (
-                            *record,
-                            shared.slots[binding.slot()].take().unwrap_or_default(),
-                        )
+                        let memory = match binding {
+                            Some(binding) => {
+                                Lent::Slot(shared.slots[binding.slot()].take().unwrap_or_default())
+                            }
+                            None => Lent::Pinned(self.pins.record(layer, *record)),
+                        };
+                        (*record, memory)
                     });
                     let memory: Vec<_> = memory.collect();
                     drop(shared);
@@ -259,7 +267,9 @@ impl<'a> Pipeline<'a> {
         let Bound { group, memory } = bound;
         let mut shared = self.lock();
         for ((_, binding), (_, memory)) in group.records.iter().zip(memory) {
-            shared.slots[binding.slot()] = Some(memory);
+            if let (Some(binding), Lent::Slot(memory)) = (binding, memory) {
+                shared.slots[binding.slot()] = Some(memory);
+            }
         }
         shared.sequence.complete(group);
         drop(shared);
@@ -270,13 +280,24 @@ impl<'a> Pipeline<'a> {
 /// Records that may be used, each with its memory.
 pub(crate) struct Bound<'a> {
     group: Group,
-    memory: Vec<(usize, &'a mut [u8])>,
+    memory: Vec<(usize, Lent<'a>)>,
+}
+
+/// The memory of a record while it is executed.
+enum Lent<'a> {
+    /// Goes back to those who fill it.
+    Slot(&'a mut [u8]),
+    /// Stays as it is.
+    Pinned(&'a [u8]),
 }
 
 impl Bound<'_> {
     /// Each record and its bytes, ascending.
     pub(crate) fn records(&self) -> impl Iterator<Item = (usize, &[u8])> {
         let records = self.memory.iter();
-        records.map(|(record, memory)| (*record, &**memory))
+        records.map(|(record, memory)| match memory {
+            Lent::Slot(bytes) => (*record, &**bytes),
+            Lent::Pinned(bytes) => (*record, *bytes),
+        })
     }
 }

@@ -4,6 +4,7 @@
 mod dense;
 mod faults;
 mod matches_reference;
+mod pins;
 mod reference;
 mod rows;
 mod runner;

@@ -15,15 +15,18 @@ use estream_schemas::plan::{PlanRow, Schedule, StreamConfig};
 use crate::rows::{Rows, load};
 use crate::toy::{EXPERTS, LAYERS, Packing, Toy, VOCAB};
 
-fn ids(count: u32) -> Vec<u32> {
+pub(crate) fn ids(count: u32) -> Vec<u32> {
     (0..count).map(|i| (i * 7 + i * i) % VOCAB as u32).collect()
 }
 
-fn config(schedule: Schedule, (group, depth, banks): (usize, usize, usize)) -> StreamConfig {
+pub(crate) fn config(
+    schedule: Schedule,
+    (group, depth, banks): (usize, usize, usize),
+) -> StreamConfig {
     StreamConfig::new(schedule, group, depth, banks, 1000)
 }
 
-fn streaming(stream: StreamConfig) -> Streaming {
+pub(crate) fn streaming(stream: StreamConfig) -> Streaming {
     let row = PlanRow {
         max_tokens: 1,
         stream,
@@ -43,7 +46,11 @@ fn open(bundle: &Path, stream: StreamConfig, verify: Verify) -> Result<Model, Ru
     Model::load(&reader, &options)
 }
 
-fn run(model: &mut Model, ids: &[u32], chunk: usize) -> Result<(Rows, Outcome), RunError> {
+pub(crate) fn run(
+    model: &mut Model,
+    ids: &[u32],
+    chunk: usize,
+) -> Result<(Rows, Outcome), RunError> {
     let mut rows = Rows::default();
     let request = Request {
         positions: Positions::All,

@@ -32,13 +32,14 @@ pub(crate) fn table(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
         let config = stream.config;
         writeln!(
             out,
-            "stream {}, G {}, Q {}, B {} ({}), {} reads, {} io\n\
+            "stream {}, G {}, Q {}, B {}, {} pinned ({}), {} reads, {} io\n\
              records read {}, wasted {}; waited {} times, {} us\n\
              io {} us, exec {} us, bubble {} %, overlap {} %",
             config.schedule.name(),
             config.group,
             config.depth,
             config.banks,
+            stream.pinned,
             stats.plan,
             stream.reads,
             stream.io,
