@@ -166,6 +166,23 @@ pub enum RunError {
         /// What makes it up.
         terms: String,
     },
+    /// A bank of the arena is larger than the device lets a buffer be.
+    #[error(
+        "a bank of {group} records needs a buffer of {group} · {region_bytes} + 16384 = {needed} bytes for one \
+         projection, more than the {limit} that the profile allows; {hint}"
+    )]
+    Buffer {
+        /// G.
+        group: usize,
+        /// The largest region of a record.
+        region_bytes: u64,
+        /// What a buffer would take.
+        needed: u64,
+        /// What one may take.
+        limit: u64,
+        /// The smallest change that would do.
+        hint: String,
+    },
     /// A mistake of the program that calls.
     #[error("{0}; this is a bug in estream, report it")]
     Internal(&'static str),
@@ -197,6 +214,7 @@ impl RunError {
             | RunError::Operator { .. }
             | RunError::Memory { .. }
             | RunError::Budget { .. }
+            | RunError::Buffer { .. }
             | RunError::Threads { .. } => Exit::CannotRun,
             RunError::RouterNotFinite { .. }
             | RunError::LogitsNotFinite { .. }

@@ -350,8 +350,8 @@ impl<'a> Pass<'a> {
             end_ns: self.recorder.now(),
         });
         let backend = &mut *self.backend;
-        self.source.run(step, routed, &mut |record, bytes| {
-            let weights = shape.weights(bytes);
+        self.source.run(step, routed, &mut |record, regions| {
+            let weights = shape.weights(regions);
             backend.expert(x, &weights, of(record), out).map_err(failed)
         })?;
         self.since_ns = self.recorder.now();

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use estream_schemas::manifest::{ALIGN, Experts, Manifest};
+use estream_schemas::manifest::{Experts, Manifest};
 
 use crate::backend::Backend;
 use crate::error::{RunError, index};
@@ -195,8 +195,7 @@ impl Sizes {
         }
         match streaming {
             Some(streaming) => {
-                let slots = streaming.slots() as u64;
-                sizes.expert_bytes = slots.saturating_mul(experts.slot_bytes) + ALIGN;
+                sizes.expert_bytes = streaming.buffers(experts)?.bytes();
                 sizes.loaders = streaming.loaders();
             }
             None => sizes.expert_bytes = pinned_bytes(experts, u64::MAX),

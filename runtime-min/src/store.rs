@@ -4,8 +4,6 @@
 //! It asks for the records of a step, in storage order, and learns nothing of where the bytes
 //! came from.
 
-use std::ops::Range;
-
 use estream_schemas::layout::Layout;
 use estream_schemas::manifest::{ExpertLayer, Region};
 use estream_schemas::plan::{StreamConfig, is_pinned};
@@ -13,12 +11,12 @@ use estream_schemas::plan::{StreamConfig, is_pinned};
 use crate::backend::{ExpertWeights, Weight};
 use crate::error::{RunError, index};
 use crate::reader::{BundleReader, Verify};
-use crate::stream::{Cancel, IoMode, Pins, Service, Streamed, Streaming};
+use crate::stream::{Cancel, IoMode, Pins, Regions, Service, Spans, Streamed, Streaming};
 
 const WHAT: &str = "expert weights";
 
-/// Runs one record: its place in storage order, and its bytes.
-pub(crate) type RunRecord<'a> = &'a mut dyn FnMut(usize, &[u8]) -> Result<(), RunError>;
+/// Runs one record: its place in storage order, and its regions.
+pub(crate) type RunRecord<'a> = &'a mut dyn FnMut(usize, Regions<'_>) -> Result<(), RunError>;
 
 /// Hands out the records of one request. A *step* is a layer with experts, of a chunk of the
 /// prompt; steps are counted from 0 and come in order.
@@ -53,37 +51,37 @@ pub(crate) struct RecordShape {
     pub(crate) shards: usize,
     /// Records of the layer that stay in memory while others stream.
     pinned: usize,
+    spans: Spans,
     gate: Place,
     up: Place,
     down: Place,
 }
 
-/// A matrix inside a record.
+/// A matrix at the start of a region.
 #[derive(Debug)]
 struct Place {
     layout: Layout,
     rows: usize,
     cols: usize,
-    bytes: Range<usize>,
+    bytes: usize,
 }
 
 impl Place {
     fn new(region: &Region) -> Result<Place, RunError> {
-        // A checked bundle's regions lie in their record, so the end does not overflow.
         Ok(Place {
             layout: region.layout,
             rows: index(WHAT, region.rows)?,
             cols: index(WHAT, region.cols)?,
-            bytes: index(WHAT, region.offset)?..index(WHAT, region.offset + region.bytes)?,
+            bytes: index(WHAT, region.bytes)?,
         })
     }
 
-    fn weight<'a>(&self, record: &'a [u8]) -> Weight<'a> {
+    fn weight<'a>(&self, region: &'a [u8]) -> Weight<'a> {
         Weight {
             layout: self.layout,
             rows: self.rows,
             cols: self.cols,
-            bytes: &record[self.bytes.clone()],
+            bytes: &region[..self.bytes],
         }
     }
 }
@@ -95,6 +93,7 @@ impl RecordShape {
             order: order.collect::<Result<_, _>>()?,
             shards: index(WHAT, layer.shards)?,
             pinned,
+            spans: Spans::new(layer)?,
             gate: Place::new(&layer.gate)?,
             up: Place::new(&layer.up)?,
             down: Place::new(&layer.down)?,
@@ -117,11 +116,11 @@ impl RecordShape {
     }
 
     /// The matrices in a record of this shape.
-    pub(crate) fn weights<'a>(&self, record: &'a [u8]) -> ExpertWeights<'a> {
+    pub(crate) fn weights<'a>(&self, [gate, up, down]: Regions<'a>) -> ExpertWeights<'a> {
         ExpertWeights {
-            gate: self.gate.weight(record),
-            up: self.up.weight(record),
-            down: self.down.weight(record),
+            gate: self.gate.weight(gate),
+            up: self.up.weight(up),
+            down: self.down.weight(down),
         }
     }
 }
@@ -160,7 +159,7 @@ impl ExpertStore {
             Held::Resident(records) => {
                 let there = &mut AllThere {
                     records,
-                    layers: shapes.len(),
+                    shapes,
                     cancel: service.cancel,
                 };
                 work(shapes, there)
@@ -199,7 +198,7 @@ impl ExpertStore {
 /// Every record is in memory.
 struct AllThere<'a> {
     records: &'a Pins,
-    layers: usize,
+    shapes: &'a [RecordShape],
     cancel: &'a Cancel,
 }
 
@@ -207,13 +206,14 @@ impl ExpertSource for AllThere<'_> {
     fn start(&mut self, _: usize) {}
 
     fn run(&mut self, step: usize, routed: Vec<bool>, run: RunRecord<'_>) -> Result<(), RunError> {
-        let layer = step % self.layers;
+        let layer = step % self.shapes.len();
+        let spans = &self.shapes[layer].spans;
         for (record, routed) in routed.into_iter().enumerate() {
             if self.cancel.is_cancelled() {
                 return Err(RunError::Cancelled);
             }
             if routed {
-                run(record, self.records.record(layer, record))?;
+                run(record, spans.cut(self.records.record(layer, record)))?;
             }
         }
         Ok(())

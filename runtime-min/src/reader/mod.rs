@@ -341,13 +341,28 @@ impl BundleReader {
 
     /// Errors unless `bytes`, padding included, have the digest of a record.
     pub fn check_record(&self, layer: usize, record: u64, bytes: &[u8]) -> Result<(), ReadError> {
+        self.check_record_pieces(layer, record, &[bytes])
+    }
+
+    /// [`BundleReader::check_record`] of a record in pieces, which are in order.
+    pub fn check_record_pieces(
+        &self,
+        layer: usize,
+        record: u64,
+        pieces: &[&[u8]],
+    ) -> Result<(), ReadError> {
         let stated = self.layer(layer)?;
         let extent = self.record(layer, record)?;
         let digests = usize::try_from(record).ok();
         let expected = digests
             .and_then(|record| stated.digests.get(record))
             .ok_or_else(|| self.no_such(format!("record {record} of {layer}")))?;
-        compare(bytes, *expected, extent.path(), || {
+        let mut hash = blake3::Hasher::new();
+        for piece in pieces {
+            hash.update(piece);
+        }
+        let found = Digest(*hash.finalize().as_bytes());
+        same(found, *expected, extent.path(), || {
             record_name(stated, record)
         })
     }
@@ -397,7 +412,16 @@ fn compare(
     path: &Path,
     what: impl FnOnce() -> String,
 ) -> Result<(), ReadError> {
-    let found = digest(bytes);
+    same(digest(bytes), expected, path, what)
+}
+
+/// Errors unless the digest that was found is the one that is stated.
+fn same(
+    found: Digest,
+    expected: Digest,
+    path: &Path,
+    what: impl FnOnce() -> String,
+) -> Result<(), ReadError> {
     if found == expected {
         return Ok(());
     }

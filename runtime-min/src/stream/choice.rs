@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use estream_schemas::plan::{Plan, PlanRow, Schedule, StreamConfig};
 use estream_schemas::profile::Storage as StorageProfile;
-use serde::de::IgnoredAny;
+use serde::Deserialize;
 
 use super::Streaming;
 use crate::error::RunError;
@@ -88,15 +88,17 @@ impl Choice {
     /// # Errors
     /// If the bundle has no such plan, it is not for this bundle, or a number cannot be.
     pub fn resolve(&self, reader: &BundleReader) -> Result<Chosen, RunError> {
-        let (rows, pin, why) = match &self.plan {
+        let (rows, pin, buffer_bytes, why) = match &self.plan {
             Some(name) => {
                 let plan = plan(reader, name)?;
                 let pinned = usize::try_from(plan.pinned).unwrap_or(usize::MAX);
-                (plan.rows, Pin::Records(pinned), format!("plan {name}"))
+                let buffer_bytes = plan.profile.storage.buffer_bytes;
+                let why = format!("plan {name}");
+                (plan.rows, Pin::Records(pinned), buffer_bytes, why)
             }
             None => {
                 let (rows, why) = self.rows(reader);
-                (rows, Pin::default(), why)
+                (rows, Pin::default(), None, why)
             }
         };
         let pin = self.pin.unwrap_or(pin);
@@ -108,7 +110,7 @@ impl Choice {
                 why: "resident: all experts stay in memory".to_owned(),
             });
         }
-        let streaming = Streaming::new(rows)?.pinned(pin)?;
+        let streaming = Streaming::new(rows)?.pinned(pin)?.limited(buffer_bytes);
         let streaming = match &self.throttle {
             Some(profile) => streaming.throttled(profile.clone()),
             None => streaming,
@@ -148,7 +150,19 @@ impl Choice {
     }
 }
 
-fn plan(reader: &BundleReader, name: &str) -> Result<Plan<IgnoredAny>, RunError> {
+/// What a run needs of the profile that a plan carries.
+#[derive(Deserialize)]
+struct Device {
+    storage: Limits,
+}
+
+#[derive(Deserialize)]
+struct Limits {
+    #[serde(default)]
+    buffer_bytes: Option<u64>,
+}
+
+fn plan(reader: &BundleReader, name: &str) -> Result<Plan<Device>, RunError> {
     let (path, text) = reader.plan(name)?;
     let refuse = |why: String| RunError::Plan {
         path: path.clone(),

@@ -22,17 +22,19 @@ mod trace;
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use estream_schemas::manifest::Experts;
 use estream_schemas::plan::{PlanRow, StreamConfig};
 use estream_schemas::profile::Storage as StorageProfile;
 
-use self::arena::Arena;
+use self::arena::{Arena, Buffers};
 use self::pipeline::{Check, Pipeline};
 use self::sequence::Sequence;
 use self::storage::{Files, Storage, Throttled};
-use crate::error::{RunError, index};
+use crate::error::RunError;
 use crate::reader::{BundleReader, ReadError, Verify};
 use crate::store::{ExpertSource, RunRecord};
 
+pub(crate) use arena::{Regions, Spans};
 pub use choice::{Choice, Chosen, Pin, bytes};
 pub(crate) use pins::Pins;
 pub use pipeline::Cancel;
@@ -52,6 +54,8 @@ pub struct Streaming {
     /// Storage to imitate.
     throttle: Option<StorageProfile>,
     pin: Pin,
+    /// The most bytes of one buffer.
+    buffer_bytes: Option<u64>,
 }
 
 impl Streaming {
@@ -68,15 +72,27 @@ impl Streaming {
                 rows,
                 throttle: None,
                 pin: Pin::default(),
+                buffer_bytes: None,
             }),
         }
     }
 
-    /// The same, as slow as the storage of a profile.
+    /// The same, as slow as the storage of a profile and with buffers no larger than it has.
     #[must_use]
     pub fn throttled(self, profile: StorageProfile) -> Streaming {
+        let limited = self.limited(profile.buffer_bytes);
         Streaming {
             throttle: Some(profile),
+            ..limited
+        }
+    }
+
+    /// The same, with an arena of buffers of at most so many bytes; the smallest limit counts.
+    #[must_use]
+    pub fn limited(self, buffer_bytes: Option<u64>) -> Streaming {
+        let limits = self.buffer_bytes.into_iter().chain(buffer_bytes);
+        Streaming {
+            buffer_bytes: limits.min(),
             ..self
         }
     }
@@ -103,9 +119,15 @@ impl Streaming {
         &self.rows[at.min(self.rows.len() - 1)]
     }
 
-    /// Slots of the arena.
-    pub(crate) fn slots(&self) -> usize {
-        self.most(StreamConfig::slots)
+    /// What the arena is made of; a bank is as large as that of any row.
+    pub(crate) fn buffers(&self, experts: &Experts) -> Result<Buffers, RunError> {
+        let group = self.most(|config| config.group);
+        Buffers::new(
+            experts,
+            self.most(StreamConfig::slots),
+            group,
+            self.buffer_bytes,
+        )
     }
 
     /// Threads that load: as many as read at a time, and as many that look at what was read.
@@ -135,7 +157,8 @@ pub(crate) struct Service<'a> {
 pub(crate) struct Streamed {
     reader: BundleReader,
     direct: Vec<Option<File>>,
-    record_bytes: Vec<usize>,
+    /// By layer.
+    spans: Vec<Spans>,
     arena: Arena,
     streaming: Streaming,
     pins: Pins,
@@ -153,16 +176,15 @@ impl Streamed {
         pinned: usize,
     ) -> Result<Streamed, RunError> {
         let experts = &reader.bundle().manifest().experts;
-        let record_bytes = experts.layers.iter().map(|layer| layer.record_bytes);
-        let record_bytes = record_bytes.map(|bytes| index("a record", bytes));
+        let spans = experts.layers.iter().map(Spans::new);
         let seen = experts.layers.iter().map(|layer| {
             let unseen = || AtomicBool::new(false);
             layer.digests.iter().map(|_| unseen()).collect()
         });
         Ok(Streamed {
             direct: reader.direct_parts(),
-            record_bytes: record_bytes.collect::<Result<_, _>>()?,
-            arena: Arena::new(streaming.slots(), experts.slot_bytes)?,
+            spans: spans.collect::<Result<_, _>>()?,
+            arena: Arena::new(&streaming.buffers(experts)?)?,
             streaming: streaming.clone(),
             pins: Pins::load(reader, verify, pinned)?,
             pinned,
@@ -213,7 +235,7 @@ impl Streamed {
             self.arena.slots(),
             storage,
             &check,
-            &self.record_bytes,
+            &self.spans,
             &self.pins,
             service.recorder,
         );
@@ -255,7 +277,7 @@ struct Digests<'a> {
 }
 
 impl Check for Digests<'_> {
-    fn check(&self, layer: usize, record: usize, bytes: &[u8]) -> Result<(), ReadError> {
+    fn check(&self, layer: usize, record: usize, regions: Regions<'_>) -> Result<(), ReadError> {
         let seen = &self.seen[layer][record];
         let needed = match self.verify {
             Verify::Always => true,
@@ -263,7 +285,8 @@ impl Check for Digests<'_> {
             Verify::Never => false,
         };
         if needed {
-            self.reader.check_record(layer, record as u64, bytes)?;
+            self.reader
+                .check_record_pieces(layer, record as u64, &regions)?;
             seen.store(true, Ordering::Relaxed);
         }
         Ok(())

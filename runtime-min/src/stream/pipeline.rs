@@ -8,6 +8,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::arena::{Regions, Slot, Spans};
 use super::pins::Pins;
 use super::sequence::{Group, Next, Read, Sequence};
 use super::storage::Storage;
@@ -44,13 +45,13 @@ impl Cancel {
 /// What loaders do with a record before anyone sees it.
 pub(crate) trait Check: Sync {
     /// Errors unless the bytes are those of the record.
-    fn check(&self, layer: usize, record: usize, bytes: &[u8]) -> Result<(), ReadError>;
+    fn check(&self, layer: usize, record: usize, regions: Regions<'_>) -> Result<(), ReadError>;
 }
 
 struct Shared<'a> {
     sequence: Sequence,
     /// The memory of every slot that nobody has taken.
-    slots: Vec<Option<&'a mut [u8]>>,
+    slots: Vec<Option<Slot<'a>>>,
     /// Why reading stopped.
     fault: Option<ReadError>,
     closing: bool,
@@ -63,8 +64,8 @@ pub(crate) struct Pipeline<'a> {
     executor: Condvar,
     storage: &'a dyn Storage,
     check: &'a dyn Check,
-    /// Bytes of a record, by layer.
-    record_bytes: &'a [usize],
+    /// By layer.
+    spans: &'a [Spans],
     pins: &'a Pins,
     recorder: &'a Recorder,
 }
@@ -72,10 +73,10 @@ pub(crate) struct Pipeline<'a> {
 impl<'a> Pipeline<'a> {
     pub(crate) fn new(
         sequence: Sequence,
-        slots: Vec<&'a mut [u8]>,
+        slots: Vec<Slot<'a>>,
         storage: &'a dyn Storage,
         check: &'a dyn Check,
-        record_bytes: &'a [usize],
+        spans: &'a [Spans],
         pins: &'a Pins,
         recorder: &'a Recorder,
     ) -> Pipeline<'a> {
@@ -90,7 +91,7 @@ impl<'a> Pipeline<'a> {
             executor: Condvar::new(),
             storage,
             check,
-            record_bytes,
+            spans,
             pins,
             recorder,
         }
@@ -110,7 +111,7 @@ impl<'a> Pipeline<'a> {
                 shared = waited.unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            let mut slots: Vec<&'a mut [u8]> = Vec::with_capacity(read.slots.len());
+            let mut slots: Vec<Slot<'a>> = Vec::with_capacity(read.slots.len());
             for slot in &read.slots {
                 // The memory of a reserved slot is there: its last user has given it back.
                 slots.extend(shared.slots[slot.slot()].take());
@@ -138,11 +139,12 @@ impl<'a> Pipeline<'a> {
         thread: usize,
         layer: usize,
         read: &Read,
-        slots: &mut [&'a mut [u8]],
+        slots: &mut [Slot<'a>],
     ) -> Result<(), ReadError> {
-        let mut records: Vec<&mut [u8]> = slots
+        let spans = &self.spans[layer];
+        let mut records: Vec<_> = slots
             .iter_mut()
-            .map(|slot| &mut slot[..self.record_bytes[layer]])
+            .map(|slot| slot.regions_mut(spans))
             .collect();
         let event = |doing, start_ns| Event {
             doing,
@@ -161,8 +163,9 @@ impl<'a> Pipeline<'a> {
         self.loaders.notify_one();
         result?;
         let start = self.recorder.now();
-        let mut records = (read.first..).zip(&records);
-        let result = records.try_for_each(|(at, bytes)| self.check.check(layer, at, bytes));
+        let mut records = (read.first..).zip(&*slots);
+        let result =
+            records.try_for_each(|(at, slot)| self.check.check(layer, at, slot.regions(spans)));
         self.recorder.add(event(Doing::Verify, start));
         result
     }
@@ -227,7 +230,11 @@ impl<'a> Pipeline<'a> {
                             end_ns: self.recorder.now(),
                         });
                     }
-                    return Ok(Some(Bound { group, memory }));
+                    return Ok(Some(Bound {
+                        group,
+                        memory,
+                        spans: &self.spans[layer],
+                    }));
                 }
                 Next::Wait => {
                     waited = true;
@@ -249,7 +256,7 @@ impl<'a> Pipeline<'a> {
         let start_ns = self.recorder.now();
         let result = bound
             .records()
-            .try_for_each(|(record, bytes)| run(record, bytes));
+            .try_for_each(|(record, regions)| run(record, regions));
         self.recorder.add(Event {
             doing: Doing::Experts,
             thread: 0,
@@ -264,7 +271,7 @@ impl<'a> Pipeline<'a> {
 
     /// Gives a group's slots back.
     pub(crate) fn complete(&self, bound: Bound<'a>) {
-        let Bound { group, memory } = bound;
+        let Bound { group, memory, .. } = bound;
         let mut shared = self.lock();
         for ((_, binding), (_, memory)) in group.records.iter().zip(memory) {
             if let (Some(binding), Lent::Slot(memory)) = (binding, memory) {
@@ -281,23 +288,24 @@ impl<'a> Pipeline<'a> {
 pub(crate) struct Bound<'a> {
     group: Group,
     memory: Vec<(usize, Lent<'a>)>,
+    spans: &'a Spans,
 }
 
 /// The memory of a record while it is executed.
 enum Lent<'a> {
     /// Goes back to those who fill it.
-    Slot(&'a mut [u8]),
+    Slot(Slot<'a>),
     /// Stays as it is.
     Pinned(&'a [u8]),
 }
 
 impl Bound<'_> {
-    /// Each record and its bytes, ascending.
-    pub(crate) fn records(&self) -> impl Iterator<Item = (usize, &[u8])> {
+    /// Each record and its regions, ascending.
+    pub(crate) fn records(&self) -> impl Iterator<Item = (usize, Regions<'_>)> {
         let records = self.memory.iter();
         records.map(|(record, memory)| match memory {
-            Lent::Slot(bytes) => (*record, &**bytes),
-            Lent::Pinned(bytes) => (*record, *bytes),
+            Lent::Slot(slot) => (*record, slot.regions(self.spans)),
+            Lent::Pinned(bytes) => (*record, self.spans.cut(bytes)),
         })
     }
 }
