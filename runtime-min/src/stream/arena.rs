@@ -26,7 +26,7 @@ impl Spans {
         Ok(Spans([gate?, up?, down?]))
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, loom))]
     pub(crate) fn of(spans: [usize; 3]) -> Spans {
         Spans(spans)
     }
