@@ -357,12 +357,7 @@ impl BundleReader {
         let expected = digests
             .and_then(|record| stated.digests.get(record))
             .ok_or_else(|| self.no_such(format!("record {record} of {layer}")))?;
-        let mut hash = blake3::Hasher::new();
-        for piece in pieces {
-            hash.update(piece);
-        }
-        let found = Digest(*hash.finalize().as_bytes());
-        same(found, *expected, extent.path(), || {
+        compare_pieces(pieces, *expected, extent.path(), || {
             record_name(stated, record)
         })
     }
@@ -412,16 +407,21 @@ fn compare(
     path: &Path,
     what: impl FnOnce() -> String,
 ) -> Result<(), ReadError> {
-    same(digest(bytes), expected, path, what)
+    compare_pieces(&[bytes], expected, path, what)
 }
 
-/// Errors unless the digest that was found is the one that is stated.
-fn same(
-    found: Digest,
+/// [`compare`] of bytes in pieces.
+fn compare_pieces(
+    pieces: &[&[u8]],
     expected: Digest,
     path: &Path,
     what: impl FnOnce() -> String,
 ) -> Result<(), ReadError> {
+    let mut hash = blake3::Hasher::new();
+    for piece in pieces {
+        hash.update(piece);
+    }
+    let found = Digest(*hash.finalize().as_bytes());
     if found == expected {
         return Ok(());
     }
