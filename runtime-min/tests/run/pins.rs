@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 
 use estream_runtime::reader::{BundleReader, Verify};
-use estream_runtime::{Doing, LoadOptions, Model, Pin, Positions, RunError};
+use estream_runtime::{Choice, Doing, LoadOptions, Model, Pin, Positions, RunError};
 use estream_schemas::plan::{Schedule, StreamConfig, is_pinned};
 
 use crate::rows::{Rows, load};
@@ -138,4 +138,36 @@ fn max_pins_fill_the_budget_and_go_no_further() {
         }
     }
     assert!(some > 0);
+}
+
+#[test]
+fn a_plan_says_what_stays_and_its_profile_how_large_a_buffer_may_be() {
+    let dir = Toy::new().bundle(&Packing::default());
+    let reader = BundleReader::open(dir.path()).unwrap();
+    let bundle = reader.identity();
+    std::fs::create_dir(dir.path().join("plans")).unwrap();
+    let load = |buffer_bytes: u64, pin: Option<Pin>| {
+        let storage = format!(r#"{{"latency_ns":0,"rates":[],"buffer_bytes":{buffer_bytes}}}"#);
+        let stream = r#"{"schedule":"ahead","group":2,"depth":2,"banks":3,"early_records":1}"#;
+        let text = format!(
+            r#"{{"format":"estream-plan","version":1,"bundle":"{bundle}","pinned":3,
+                "profile":{{"name":"x","storage":{storage}}},
+                "rows":[{{"max_tokens":64,"stream":{stream}}}]}}"#
+        );
+        std::fs::write(dir.path().join("plans/x.json"), text).unwrap();
+        let choice = Choice {
+            plan: Some("x".into()),
+            pin,
+            ..Choice::default()
+        };
+        let options = LoadOptions {
+            streaming: choice.resolve(&reader)?.streaming,
+            ..LoadOptions::default()
+        };
+        Model::load(&reader, &options)
+    };
+    assert_eq!(load(3 << 14, None).unwrap().pinned(), 3);
+    assert_eq!(load(3 << 14, Some(Pin::Records(1))).unwrap().pinned(), 1);
+    let error = load((3 << 14) - 1, None).unwrap_err();
+    assert!(matches!(error, RunError::Buffer { .. }), "{error}");
 }
