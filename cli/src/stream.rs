@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use estream_runtime::reader::BundleReader;
-use estream_runtime::{Choice, Chosen, Event, parse_size, write_trace};
+use estream_runtime::{Choice, Chosen, Event, Pin, parse_size, write_trace};
 use estream_schemas::exit::Exit;
 use estream_schemas::plan::Schedule;
 use estream_schemas::profile::Profile;
@@ -34,6 +34,10 @@ pub(crate) struct StreamArgs {
     /// Groups that fit into memory [default: 3]
     #[arg(short = 'B', value_name = "N")]
     banks: Option<usize>,
+    /// Records of each layer that stay in memory, or max: what the budget leaves room for; for the
+    /// schedules ahead and compact [default: the plan's, or 0]
+    #[arg(long, value_name = "N")]
+    pin: Option<Pin>,
     /// The most memory, as 512M or 2G; what needs more is refused
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) budget: Option<u64>,
@@ -84,6 +88,7 @@ impl StreamArgs {
             group: self.group,
             depth: self.depth,
             banks: self.banks,
+            pin: self.pin,
             throttle: throttle.map(|profile| profile.storage),
         };
         Ok(choice.resolve(reader)?)

@@ -127,6 +127,20 @@ pub enum RunError {
     /// A way of streaming that cannot be.
     #[error("{0}; choose another")]
     Stream(NoConfig),
+    /// Records are to stay in memory, and a schedule cannot leave them out.
+    #[error(
+        "records can stay in memory where they are chosen one by one, and {schedule} does not choose so; \
+         use --schedule compact or ahead, or no --pin"
+    )]
+    Pins {
+        /// Name of the schedule.
+        schedule: &'static str,
+    },
+    /// All that a budget leaves is to be filled, and there is none.
+    #[error(
+        "--pin max fills what a budget leaves, and there is none; add --budget, or name a number"
+    )]
+    PinsWithoutBudget,
     /// A plan that cannot be followed.
     #[error("{}: {why}; make a plan for this bundle", path.display())]
     Plan {
@@ -141,8 +155,8 @@ pub enum RunError {
     /// The request needs more memory than it may have.
     #[error(
         "the request can take {ceiling} bytes ({terms}), more than the budget of {budget}; \
-         the least that would do is {ceiling}: raise --budget, or use fewer banks (-B), smaller groups (-G) \
-         or --chunk"
+         the least that would do is {ceiling}: raise --budget, or use fewer banks (-B), smaller groups (-G), \
+         fewer pins or --chunk"
     )]
     Budget {
         /// What it can take.
@@ -151,6 +165,23 @@ pub enum RunError {
         budget: u64,
         /// What makes it up.
         terms: String,
+    },
+    /// A bank of the arena is larger than the device lets a buffer be.
+    #[error(
+        "a bank of {group} records needs a buffer of {group} · {region_bytes} + 16384 = {needed} bytes for one \
+         projection, more than the {limit} that the profile allows; {hint}"
+    )]
+    Buffer {
+        /// G.
+        group: usize,
+        /// The largest region of a record.
+        region_bytes: u64,
+        /// What a buffer would take.
+        needed: u64,
+        /// What one may take.
+        limit: u64,
+        /// The smallest change that would do.
+        hint: String,
     },
     /// A mistake of the program that calls.
     #[error("{0}; this is a bug in estream, report it")]
@@ -176,11 +207,14 @@ impl RunError {
             | RunError::TooLong { .. }
             | RunError::NoSuchPosition { .. }
             | RunError::Stream(_)
+            | RunError::Pins { .. }
+            | RunError::PinsWithoutBudget
             | RunError::Cancelled => Exit::Usage,
             RunError::Layout { .. }
             | RunError::Operator { .. }
             | RunError::Memory { .. }
             | RunError::Budget { .. }
+            | RunError::Buffer { .. }
             | RunError::Threads { .. } => Exit::CannotRun,
             RunError::RouterNotFinite { .. }
             | RunError::LogitsNotFinite { .. }

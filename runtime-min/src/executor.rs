@@ -49,6 +49,8 @@ pub(crate) struct Pass<'a> {
     ropes: Vec<RopeTable>,
     routes: Option<Routes>,
     pub(crate) records_run: u64,
+    /// Of those that were run.
+    pub(crate) records_pinned: u64,
     pub(crate) records_skipped: u64,
 }
 
@@ -77,6 +79,7 @@ impl<'a> Pass<'a> {
                 .collect(),
             routes: None,
             records_run: 0,
+            records_pinned: 0,
             records_skipped: 0,
         }
     }
@@ -335,11 +338,13 @@ impl<'a> Pass<'a> {
             .map(|record| !of(record).is_empty())
             .collect();
         let run = routed.iter().filter(|routed| **routed).count() as u64;
+        let pinned = (0..routed.len()).filter(|record| routed[*record] && shape.is_pinned(*record));
+        let pinned = pinned.count() as u64;
         let recorder = self.recorder;
         recorder.computed(Doing::Layer, step, 0..0, self.since_ns);
         let backend = &mut *self.backend;
-        self.source.run(step, routed, &mut |record, bytes| {
-            let weights = shape.weights(bytes);
+        self.source.run(step, routed, &mut |record, regions| {
+            let weights = shape.weights(regions);
             let start_ns = recorder.now();
             let result = backend.expert(x, &weights, of(record), out);
             recorder.computed(Doing::Experts, step, record..record + 1, start_ns);
@@ -347,6 +352,7 @@ impl<'a> Pass<'a> {
         })?;
         self.since_ns = self.recorder.now();
         self.records_run += run;
+        self.records_pinned += pinned;
         self.records_skipped += shape.records() as u64 - run;
         Ok(())
     }

@@ -90,6 +90,6 @@ pub use request::{Observer, Outcome, Positions, Request, Sink, check_prompt};
 pub use store::{ExpertSource, RunRecord};
 #[cfg(feature = "run")]
 pub use stream::{
-    Cancel, Choice, Chosen, Counts, Disk, Doing, Event, IoMode, LayerShape, Overlap, Step,
-    Streaming, Tally, bytes as parse_size, write_trace,
+    Cancel, Choice, Chosen, Counts, Disk, Doing, Event, IoMode, LayerShape, Overlap, Pin, Regions,
+    Step, Streaming, Tally, bytes as parse_size, write_trace,
 };

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use estream_schemas::manifest::{ALIGN, Manifest};
+use estream_schemas::manifest::{Experts, Manifest};
 
 use crate::backend::Backend;
 use crate::error::{RunError, index};
@@ -41,6 +41,8 @@ pub struct Memory {
     pub resident_bytes: u64,
     /// Expert records: the arena, or all of them.
     pub expert_bytes: u64,
+    /// Expert records that stay while others pass through the arena.
+    pub pinned_bytes: u64,
     /// Registers of a chunk, without keys and values.
     pub register_bytes: u64,
     /// Keys and values: of the layer at work if the prompt is one chunk, else what each
@@ -62,10 +64,11 @@ pub struct Memory {
 
 impl Memory {
     /// Every term by name.
-    pub fn terms(&self) -> [(&'static str, u64); 10] {
+    pub fn terms(&self) -> [(&'static str, u64); 11] {
         [
             ("resident", self.resident_bytes),
             ("experts", self.expert_bytes),
+            ("pinned", self.pinned_bytes),
             ("registers", self.register_bytes),
             ("kv", self.kv_bytes),
             ("routes", self.route_bytes),
@@ -125,6 +128,7 @@ impl Memory {
         Memory {
             resident_bytes: sizes.resident_bytes,
             expert_bytes: sizes.expert_bytes,
+            pinned_bytes: sizes.pinned_bytes,
             register_bytes: times(register_row),
             kv_bytes: times(kv_row)
                 .saturating_add(history(graph, tokens))
@@ -151,6 +155,7 @@ pub(crate) struct Sizes {
     rows: Vec<usize>,
     widest_cols: usize,
     expert_bytes: u64,
+    pinned_bytes: u64,
     /// Rows of the widest record's gate.
     widest_ff: usize,
     /// Threads that read experts.
@@ -190,23 +195,43 @@ impl Sizes {
         }
         match streaming {
             Some(streaming) => {
-                let slots = streaming.slots() as u64;
-                sizes.expert_bytes = slots.saturating_mul(experts.slot_bytes) + ALIGN;
+                sizes.expert_bytes = streaming.buffers(experts)?.bytes();
                 sizes.loaders = streaming.loaders();
             }
-            None => {
-                let layers = experts.layers.iter();
-                sizes.expert_bytes = layers
-                    .map(|layer| layer.records().saturating_mul(layer.record_bytes))
-                    .fold(0, u64::saturating_add);
-            }
+            None => sizes.expert_bytes = pinned_bytes(experts, u64::MAX),
         }
         Ok(sizes)
+    }
+
+    /// Counts `pinned` records of each layer in.
+    pub(crate) fn pin(&mut self, experts: &Experts, pinned: usize) {
+        self.pinned_bytes = pinned_bytes(experts, pinned as u64);
     }
 
     fn rows(&self, matrix: MatrixId) -> usize {
         self.rows[matrix.0]
     }
+}
+
+/// Bytes of `pinned` records of each layer, or of all that it has.
+fn pinned_bytes(experts: &Experts, pinned: u64) -> u64 {
+    let layers = experts.layers.iter();
+    layers
+        .map(|layer| {
+            layer
+                .records()
+                .min(pinned)
+                .saturating_mul(layer.record_bytes)
+        })
+        .fold(0, u64::saturating_add)
+}
+
+/// The most records of each layer that `room` bytes hold.
+pub(crate) fn most_pinned(experts: &Experts, room: u64) -> usize {
+    let records = experts.layers.iter().map(|layer| layer.records()).max();
+    let fitting =
+        (1..=records.unwrap_or(0)).take_while(|count| pinned_bytes(experts, *count) <= room);
+    fitting.count()
 }
 
 /// Whether some attention reads the register as keys or values.

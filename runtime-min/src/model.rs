@@ -13,14 +13,14 @@ use crate::backend::{Backend, CpuBackend};
 use crate::error::RunError;
 use crate::executor::{Buffers, Pass};
 use crate::layouts;
-use crate::memory::{Memory, Sizes, Tokens, process_bytes};
+use crate::memory::{Memory, Sizes, Tokens, most_pinned, process_bytes};
 use crate::ops::Graph;
 use crate::reader::{BundleReader, Verify};
 use crate::request::{Observer, Outcome, Positions, Request, Sink, check_prompt};
 use crate::resident::Resident;
 use crate::resolve::resolve;
 use crate::store::{ExpertSource, ExpertStore};
-use crate::stream::{Cancel, IoMode, Recorder, Service, Streaming};
+use crate::stream::{Cancel, IoMode, Pin, Recorder, Service, Streaming};
 
 /// The backends of this build.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,6 +103,7 @@ pub struct Model {
     cancel: Arc<Cancel>,
     budget_bytes: Option<u64>,
     process_bytes: u64,
+    pinned: usize,
 }
 
 impl Model {
@@ -139,17 +140,29 @@ impl Model {
         let process_bytes = process_bytes();
         let resolved = resolve(reader)?;
         layouts::check(reader, &resolved, &*backend)?;
-        let sizes = Sizes::new(
-            reader.bundle().manifest(),
-            &resolved,
-            options.streaming.as_ref(),
-        )?;
-        if let (Some(budget), Some((tokens, chunk))) = (options.budget_bytes, options.expected) {
-            let tokens = Tokens::new(tokens, chunk);
-            Memory::of(&resolved.graph, &sizes, &*backend, tokens, process_bytes)
-                .keep_within(budget)?;
+        let manifest = reader.bundle().manifest();
+        let streaming = options.streaming.as_ref();
+        let mut sizes = Sizes::new(manifest, &resolved, streaming)?;
+        let expected = options.budget_bytes.zip(options.expected);
+        let expected =
+            expected.map(|(budget, (tokens, chunk))| (budget, Tokens::new(tokens, chunk)));
+        let of = |sizes: &Sizes, tokens| {
+            Memory::of(&resolved.graph, sizes, &*backend, tokens, process_bytes)
+        };
+        let pinned = match (streaming.map(Streaming::pin), expected) {
+            (None, _) => 0,
+            (Some(Pin::Records(count)), _) => count,
+            (Some(Pin::Max), Some((budget, tokens))) => {
+                let ceiling = of(&sizes, tokens).total_bytes();
+                most_pinned(&manifest.experts, budget.saturating_sub(ceiling))
+            }
+            (Some(Pin::Max), None) => return Err(RunError::PinsWithoutBudget),
+        };
+        sizes.pin(&manifest.experts, pinned);
+        if let Some((budget, tokens)) = expected {
+            of(&sizes, tokens).keep_within(budget)?;
         }
-        let mut store = ExpertStore::load(reader, verify, options.streaming.as_ref())?;
+        let mut store = ExpertStore::load(reader, verify, streaming, pinned)?;
         // The arena's memory is touched while the other weights are read.
         let resident = std::thread::scope(|scope| {
             std::thread::Builder::new()
@@ -167,6 +180,7 @@ impl Model {
             cancel: Arc::default(),
             budget_bytes: options.budget_bytes,
             process_bytes,
+            pinned,
         })
     }
 
@@ -193,6 +207,11 @@ impl Model {
     /// Name and threads of the backend.
     pub fn backend(&self) -> (&'static str, usize) {
         (self.backend.name(), self.backend.threads())
+    }
+
+    /// Records of each layer that stay in memory while others stream.
+    pub fn pinned(&self) -> usize {
+        self.pinned
     }
 
     /// How experts were read in the last request; before the first, how they will be.
@@ -259,6 +278,7 @@ impl Model {
             rows: chosen.len(),
             chunks: service.chunks,
             records_run: 0,
+            records_pinned: 0,
             records_skipped: 0,
             memory,
             stream: self.store.config(tokens.all),
@@ -287,6 +307,7 @@ impl Model {
                 pass.head(&rows, request.hidden, buffers, sink)?;
                 pass.finish();
                 outcome.records_run += pass.records_run;
+                outcome.records_pinned += pass.records_pinned;
                 outcome.records_skipped += pass.records_skipped;
             }
             // Reads for nobody may still be under way.

@@ -104,6 +104,8 @@ pub struct Outcome {
     pub chunks: usize,
     /// Expert records that had routes and were run.
     pub records_run: u64,
+    /// Those of them that stay in memory while others stream.
+    pub records_pinned: u64,
     /// Expert records without routes.
     pub records_skipped: u64,
     /// The most memory it could take, by term.

@@ -68,6 +68,8 @@ pub struct StreamStats {
     /// The schedule and its numbers.
     #[serde(flatten)]
     pub config: StreamConfig,
+    /// Records of each layer that stay in memory.
+    pub pinned: usize,
     /// How files were read.
     pub io: &'static str,
     /// Why not all of them past the page cache.
@@ -89,7 +91,7 @@ pub struct StreamStats {
     pub read_bytes: u64,
     /// Bytes of the records that had routes.
     pub routed_bytes: u64,
-    /// Bytes read, over those.
+    /// Bytes read, over those; records that stay are read by no request.
     pub read_ratio: f64,
     /// Times the executor waited for a record.
     pub waits: usize,
@@ -192,6 +194,7 @@ impl StreamStats {
         } = tally.total();
         StreamStats {
             config,
+            pinned: model.pinned(),
             io: model.io_mode().name(),
             io_why: model.io_why(),
             reads: count(Doing::Read),

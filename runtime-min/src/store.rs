@@ -5,21 +5,22 @@
 //! came from.
 
 use std::fmt;
-use std::ops::Range;
 
 use estream_schemas::layout::Layout;
 use estream_schemas::manifest::{ExpertLayer, Region};
-use estream_schemas::plan::StreamConfig;
+use estream_schemas::plan::{StreamConfig, is_pinned};
 
 use crate::backend::{ExpertWeights, Weight};
-use crate::error::{RunError, index, zeros};
+use crate::error::{RunError, index};
 use crate::reader::{BundleReader, Verify};
-use crate::stream::{Cancel, IoMode, LayerShape, Service, Streamed, Streaming};
+use crate::stream::{
+    Cancel, IoMode, LayerShape, Pins, Regions, Service, Spans, Streamed, Streaming,
+};
 
 const WHAT: &str = "expert weights";
 
-/// Runs one record: its place in storage order, and its bytes.
-pub type RunRecord<'a> = &'a mut dyn FnMut(usize, &[u8]) -> Result<(), RunError>;
+/// Runs one record: its place in storage order, and its regions.
+pub type RunRecord<'a> = &'a mut dyn FnMut(usize, Regions<'_>) -> Result<(), RunError>;
 
 /// Hands out the records of one request. A *step* is a layer with experts, of a chunk of the
 /// prompt; steps are counted from 0 and come in order. The runtime has its own: memory that holds
@@ -44,8 +45,8 @@ pub(crate) struct ExpertStore {
 
 #[derive(Debug)]
 enum Held {
-    /// By layer and record.
-    Resident(Vec<Vec<Vec<u8>>>),
+    /// Every record stays.
+    Resident(Pins),
     Streamed(Box<Streamed>),
     Given(Given),
 }
@@ -69,49 +70,53 @@ pub(crate) struct RecordShape {
     /// Layer of the program.
     layer: u64,
     record_bytes: u64,
+    /// Records of the layer that stay in memory while others stream.
+    pinned: usize,
+    spans: Spans,
     gate: Place,
     up: Place,
     down: Place,
 }
 
-/// A matrix inside a record.
+/// A matrix at the start of a region.
 #[derive(Debug)]
 struct Place {
     layout: Layout,
     rows: usize,
     cols: usize,
-    bytes: Range<usize>,
+    bytes: usize,
 }
 
 impl Place {
     fn new(region: &Region) -> Result<Place, RunError> {
-        // A checked bundle's regions lie in their record, so the end does not overflow.
         Ok(Place {
             layout: region.layout,
             rows: index(WHAT, region.rows)?,
             cols: index(WHAT, region.cols)?,
-            bytes: index(WHAT, region.offset)?..index(WHAT, region.offset + region.bytes)?,
+            bytes: index(WHAT, region.bytes)?,
         })
     }
 
-    fn weight<'a>(&self, record: &'a [u8]) -> Weight<'a> {
+    fn weight<'a>(&self, region: &'a [u8]) -> Weight<'a> {
         Weight {
             layout: self.layout,
             rows: self.rows,
             cols: self.cols,
-            bytes: &record[self.bytes.clone()],
+            bytes: &region[..self.bytes],
         }
     }
 }
 
 impl RecordShape {
-    fn new(layer: &ExpertLayer) -> Result<RecordShape, RunError> {
+    fn new(layer: &ExpertLayer, pinned: usize) -> Result<RecordShape, RunError> {
         let order = layer.order.iter().map(|&expert| index(WHAT, expert));
         Ok(RecordShape {
             order: order.collect::<Result<_, _>>()?,
             shards: index(WHAT, layer.shards)?,
             layer: layer.layer,
             record_bytes: layer.record_bytes,
+            pinned,
+            spans: Spans::new(layer)?,
             gate: Place::new(&layer.gate)?,
             up: Place::new(&layer.up)?,
             down: Place::new(&layer.down)?,
@@ -123,38 +128,45 @@ impl RecordShape {
         self.order.len() * self.shards
     }
 
+    /// Whether a record stays in memory while others stream.
+    pub(crate) fn is_pinned(&self, record: usize) -> bool {
+        is_pinned(record, self.records(), self.pinned)
+    }
+
     /// The expert whose record, or shard, is at a place of the storage order.
     pub(crate) fn expert(&self, record: usize) -> usize {
         self.order[record / self.shards]
     }
 
     /// The matrices in a record of this shape.
-    pub(crate) fn weights<'a>(&self, record: &'a [u8]) -> ExpertWeights<'a> {
+    pub(crate) fn weights<'a>(&self, [gate, up, down]: Regions<'a>) -> ExpertWeights<'a> {
         ExpertWeights {
-            gate: self.gate.weight(record),
-            up: self.up.weight(record),
-            down: self.down.weight(record),
+            gate: self.gate.weight(gate),
+            up: self.up.weight(up),
+            down: self.down.weight(down),
         }
     }
 }
 
 impl ExpertStore {
-    /// With `streaming`, an arena and no record in it; else all records, each hashed before the
-    /// next unless `verify` is [`Verify::Never`].
+    /// With `streaming`, `pinned` records of each layer and an arena with no record in it; else all
+    /// records.
     pub(crate) fn load(
         reader: &BundleReader,
         verify: Verify,
         streaming: Option<&Streaming>,
+        pinned: usize,
     ) -> Result<ExpertStore, RunError> {
-        let layers = &reader.bundle().manifest().experts.layers;
-        let shapes = layers.iter().map(RecordShape::new);
+        let layers = reader.bundle().manifest().experts.layers.iter();
+        let shapes = layers.map(|layer| RecordShape::new(layer, pinned));
         Ok(ExpertStore {
             shapes: shapes.collect::<Result<_, _>>()?,
             held: match streaming {
                 Some(streaming) => {
-                    Held::Streamed(Box::new(Streamed::new(reader, verify, streaming)?))
+                    let streamed = Streamed::new(reader, verify, streaming, pinned)?;
+                    Held::Streamed(Box::new(streamed))
                 }
-                None => Held::Resident(all_records(reader, layers, verify)?),
+                None => Held::Resident(Pins::load(reader, verify, usize::MAX)?),
             },
         })
     }
@@ -175,7 +187,7 @@ impl ExpertStore {
             Held::Resident(records) => {
                 let there = &mut AllThere {
                     records,
-                    layers: shapes.len(),
+                    shapes,
                     cancel: service.cancel,
                 };
                 work(shapes, there)
@@ -222,32 +234,10 @@ impl ExpertStore {
     }
 }
 
-fn all_records(
-    reader: &BundleReader,
-    layers: &[ExpertLayer],
-    verify: Verify,
-) -> Result<Vec<Vec<Vec<u8>>>, RunError> {
-    let layers = layers.iter().enumerate().map(|(at, layer)| {
-        let record_bytes = index(WHAT, layer.record_bytes)?;
-        let records = (0..layer.records()).map(|record| {
-            let mut bytes = zeros(WHAT, record_bytes)?;
-            match verify {
-                Verify::Never => reader.read_record(at, record, &mut bytes)?,
-                Verify::Always | Verify::FirstUse => {
-                    reader.read_record_verified(at, record, &mut bytes)?;
-                }
-            }
-            Ok(bytes)
-        });
-        records.collect()
-    });
-    layers.collect()
-}
-
 /// Every record is in memory.
 struct AllThere<'a> {
-    records: &'a [Vec<Vec<u8>>],
-    layers: usize,
+    records: &'a Pins,
+    shapes: &'a [RecordShape],
     cancel: &'a Cancel,
 }
 
@@ -255,13 +245,14 @@ impl ExpertSource for AllThere<'_> {
     fn start(&mut self, _: usize) {}
 
     fn run(&mut self, step: usize, routed: Vec<bool>, run: RunRecord<'_>) -> Result<(), RunError> {
-        let records = self.records[step % self.layers].iter().zip(routed);
-        for (record, (bytes, routed)) in records.enumerate() {
+        let layer = step % self.shapes.len();
+        let spans = &self.shapes[layer].spans;
+        for (record, routed) in routed.into_iter().enumerate() {
             if self.cancel.is_cancelled() {
                 return Err(RunError::Cancelled);
             }
             if routed {
-                run(record, bytes)?;
+                run(record, spans.cut(self.records.record(layer, record)))?;
             }
         }
         Ok(())

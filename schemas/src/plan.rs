@@ -64,6 +64,17 @@ impl Schedule {
             Schedule::Ahead => "ahead",
         }
     }
+
+    /// Whether it chooses records one by one, so that it can leave out those that stay in memory.
+    pub fn is_by_record(self) -> bool {
+        matches!(self, Schedule::Compact | Schedule::Ahead)
+    }
+}
+
+/// Whether a record of a layer of `records` is one of the `pinned` that stay in memory: an even spread
+/// over the storage order, which needs to know nothing of routes. All of them, if there are no more.
+pub fn is_pinned(record: usize, records: usize, pinned: usize) -> bool {
+    pinned >= records || (record as u64 * pinned as u64) % (records as u64) < pinned as u64
 }
 
 /// One way of streaming.
@@ -169,6 +180,9 @@ pub struct Plan<P = Profile> {
     pub bundle: Digest,
     /// The device it was made for.
     pub profile: P,
+    /// Records of each layer that stay in memory between requests; all of a layer that has fewer.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pinned: u64,
     /// By length of the prompt, ascending; at least one.
     #[serde(deserialize_with = "rows")]
     pub rows: Vec<PlanRow>,
@@ -188,6 +202,11 @@ pub struct PlanRow {
     pub chunk: Option<u64>,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 fn rows<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<PlanRow>, D::Error> {
     let rows: Vec<PlanRow> = at_most(d, MAX_ROWS)?;
     if rows.is_empty() || !rows.is_sorted_by(|a, b| a.max_tokens < b.max_tokens) {
@@ -203,7 +222,7 @@ impl<P> Plan<P> {
     /// Says why it cannot be followed for the bundle whose identity this is, if it cannot.
     pub fn check(&self, bundle: Digest) -> Result<(), String> {
         match (self.format.as_str(), self.version, self.bundle == bundle) {
-            (PLAN_FORMAT, PLAN_VERSION, true) => Ok(()),
+            (PLAN_FORMAT, PLAN_VERSION, true) => self.check_pins(),
             (PLAN_FORMAT, PLAN_VERSION, false) => Err(format!(
                 "it was made for bundle {}, not {bundle}",
                 self.bundle
@@ -212,6 +231,18 @@ impl<P> Plan<P> {
                 "it has version {version}, this is for {PLAN_VERSION}"
             )),
             (format, ..) => Err(format!("it is {format:?}, not {PLAN_FORMAT:?}")),
+        }
+    }
+
+    fn check_pins(&self) -> Result<(), String> {
+        let mut schedules = self.rows.iter().map(|row| row.stream.schedule);
+        match schedules.find(|schedule| !schedule.is_by_record()) {
+            Some(schedule) if self.pinned > 0 => Err(format!(
+                "it keeps {} records of each layer in memory, which schedule {} cannot leave out",
+                self.pinned,
+                schedule.name()
+            )),
+            _ => Ok(()),
         }
     }
 
@@ -235,6 +266,40 @@ mod tests {
         assert_eq!(StreamConfig::default_for(64, 512).early_records, 24);
         assert_eq!(StreamConfig::default_for(64, 64).early_records, 4);
         assert_eq!(StreamConfig::default_for(64, 512).slots(), 24);
+    }
+
+    #[test]
+    fn pins_are_spread_over_the_layer_and_as_many_as_asked_for() {
+        let pins = |records, pinned| {
+            let all = (0..records).filter(move |record| is_pinned(*record, records, pinned));
+            all.collect::<Vec<_>>()
+        };
+        assert!(pins(8, 0).is_empty());
+        assert_eq!(pins(8, 2), [0, 4]);
+        assert_eq!(pins(8, 3), [0, 3, 6]);
+        assert_eq!(pins(2, 3), [0, 1]);
+        for records in [1, 5, 64, 127] {
+            for pinned in 0..=records {
+                let pins = pins(records, pinned);
+                assert_eq!(pins.len(), pinned);
+                let gaps = pins.windows(2).map(|pair| pair[1] - pair[0]);
+                assert!(gaps.into_iter().all(|gap| gap <= records.div_ceil(pinned)));
+            }
+        }
+    }
+
+    #[test]
+    fn pins_need_a_schedule_that_can_leave_records_out() {
+        let with = |schedule: &str| {
+            let rows = row(16, 1).replace("on-demand", schedule);
+            let plan = Plan {
+                pinned: 2,
+                ..plan(&rows).unwrap()
+            };
+            plan.check(plan.bundle)
+        };
+        assert_eq!(with("ahead"), Ok(()));
+        assert!(with("early").unwrap_err().contains("schedule early"));
     }
 
     fn plan(rows: &str) -> Result<Plan, serde_json::Error> {

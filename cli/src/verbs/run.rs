@@ -161,7 +161,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
         ));
     }
     let (answer, outcome) = ask.run(&mut model)?;
-    ui.note(plan_of(outcome.stream, &chosen.why));
+    ui.note(plan_of(outcome.stream, model.pinned(), &chosen.why));
     args.stream.write_timeline(&outcome.events)?;
     let report = Report {
         identity: reader.identity().to_string(),
@@ -204,11 +204,15 @@ fn continuation(args: &Args, text: &Text) -> Result<Option<Vec<u32>>, Failure> {
 }
 
 /// Which plan ran, and why.
-fn plan_of(stream: Option<StreamConfig>, why: &str) -> String {
+fn plan_of(stream: Option<StreamConfig>, pinned: usize, why: &str) -> String {
+    let pins = match pinned {
+        0 => String::new(),
+        pinned => format!(", {pinned} of each layer pinned"),
+    };
     match stream {
         None => format!("experts: {why}"),
         Some(stream) => format!(
-            "experts: {}, G = {}, Q = {}, B = {} ({why})",
+            "experts: {}, G = {}, Q = {}, B = {}{pins} ({why})",
             stream.schedule.name(),
             stream.group,
             stream.depth,

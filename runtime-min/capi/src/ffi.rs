@@ -375,6 +375,7 @@ fn choice(
         group: count(options.group),
         depth: count(options.depth),
         banks: count(options.banks),
+        pin: None,
         throttle: None,
     };
     let numbers = [choice.group, choice.depth, choice.banks];

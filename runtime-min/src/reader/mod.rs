@@ -356,13 +356,23 @@ impl BundleReader {
 
     /// Errors unless `bytes`, padding included, have the digest of a record.
     pub fn check_record(&self, layer: usize, record: u64, bytes: &[u8]) -> Result<(), ReadError> {
+        self.check_record_pieces(layer, record, &[bytes])
+    }
+
+    /// [`BundleReader::check_record`] of a record in pieces, which are in order.
+    pub fn check_record_pieces(
+        &self,
+        layer: usize,
+        record: u64,
+        pieces: &[&[u8]],
+    ) -> Result<(), ReadError> {
         let stated = self.layer(layer)?;
         let extent = self.record(layer, record)?;
         let digests = usize::try_from(record).ok();
         let expected = digests
             .and_then(|record| stated.digests.get(record))
             .ok_or_else(|| self.no_such(format!("record {record} of {layer}")))?;
-        compare(bytes, *expected, extent.path(), || {
+        compare_pieces(pieces, *expected, extent.path(), || {
             record_name(stated, record)
         })
     }
@@ -412,7 +422,21 @@ fn compare(
     path: &Path,
     what: impl FnOnce() -> String,
 ) -> Result<(), ReadError> {
-    let found = digest(bytes);
+    compare_pieces(&[bytes], expected, path, what)
+}
+
+/// [`compare`] of bytes in pieces.
+fn compare_pieces(
+    pieces: &[&[u8]],
+    expected: Digest,
+    path: &Path,
+    what: impl FnOnce() -> String,
+) -> Result<(), ReadError> {
+    let mut hash = blake3::Hasher::new();
+    for piece in pieces {
+        hash.update(piece);
+    }
+    let found = Digest(*hash.finalize().as_bytes());
     if found == expected {
         return Ok(());
     }

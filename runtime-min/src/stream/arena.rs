@@ -1,87 +1,392 @@
 //! The memory that experts live in: allocated once, cut into slots, never grown.
+//!
+//! It is one buffer, unless a device limits how large one may be. Then each bank of G slots is a buffer,
+//! if that fits, or else three: its gates, its ups and its downs.
 
-use estream_schemas::manifest::ALIGN;
+use std::iter::Take;
+use std::slice::ChunksExactMut;
+
+use estream_schemas::limits::MAX_SHARDS;
+use estream_schemas::manifest::{ALIGN, ExpertLayer, Experts};
 
 use crate::error::{RunError, index};
 
 const WHAT: &str = "the arena";
 
-/// Slots of one size, each aligned for direct reads.
+/// Gate, up and down of a record, each with its padding.
+pub type Regions<'a> = [&'a [u8]; 3];
+
+/// Lengths of gate, up and down in the records of a layer, padding included.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spans([usize; 3]);
+
+impl Spans {
+    pub(crate) fn new(layer: &ExpertLayer) -> Result<Spans, RunError> {
+        let [gate, up, down] = spans(layer).map(|bytes| index("a record", bytes));
+        Ok(Spans([gate?, up?, down?]))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of(spans: [usize; 3]) -> Spans {
+        Spans(spans)
+    }
+
+    /// The regions of a record that is in one piece.
+    pub(crate) fn cut<'a>(&self, record: &'a [u8]) -> Regions<'a> {
+        let mut rest = record;
+        self.0
+            .map(|span| rest.split_off(..span).unwrap_or_default())
+    }
+}
+
+/// A checked bundle's regions follow one another, so that each ends where the next one begins.
+fn spans(layer: &ExpertLayer) -> [u64; 3] {
+    let (up, down) = (layer.up.offset, layer.down.offset);
+    [up, down - up, layer.record_bytes - down]
+}
+
+/// The memory of one record.
+#[derive(Debug)]
+pub(crate) enum Slot<'a> {
+    /// Its regions follow one another.
+    Whole(&'a mut [u8]),
+    /// Each is in a buffer of its own.
+    Apart([&'a mut [u8]; 3]),
+}
+
+impl Default for Slot<'_> {
+    fn default() -> Self {
+        Slot::Whole(&mut [])
+    }
+}
+
+impl Slot<'_> {
+    /// The regions of the record in it.
+    pub(crate) fn regions(&self, spans: &Spans) -> Regions<'_> {
+        match self {
+            Slot::Whole(bytes) => spans.cut(bytes),
+            Slot::Apart([gate, up, down]) => {
+                let [g, u, d] = spans.0;
+                [&gate[..g], &up[..u], &down[..d]]
+            }
+        }
+    }
+
+    /// Where the regions of a record go.
+    pub(crate) fn regions_mut(&mut self, spans: &Spans) -> [&mut [u8]; 3] {
+        match self {
+            Slot::Whole(bytes) => {
+                let mut rest = &mut **bytes;
+                spans
+                    .0
+                    .map(|span| rest.split_off_mut(..span).unwrap_or_default())
+            }
+            Slot::Apart([gate, up, down]) => {
+                let [g, u, d] = spans.0;
+                [&mut gate[..g], &mut up[..u], &mut down[..d]]
+            }
+        }
+    }
+}
+
+/// Which buffers an arena is made of.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    slots: usize,
+    /// Slots that share a buffer, or three.
+    together: usize,
+    /// Bytes of a slot in each of those.
+    strides: Vec<u64>,
+}
+
+impl Buffers {
+    /// For `slots` records of a bundle, `group` a bank, where a buffer may have `limit` bytes.
+    ///
+    /// # Errors
+    /// If not even a projection of a bank fits into a buffer.
+    pub(crate) fn new(
+        experts: &Experts,
+        slots: usize,
+        group: usize,
+        limit: Option<u64>,
+    ) -> Result<Buffers, RunError> {
+        let with = |together, strides| Buffers {
+            slots,
+            together,
+            strides,
+        };
+        let Some(limit) = limit else {
+            return Ok(with(slots, vec![experts.slot_bytes]));
+        };
+        let layers = experts.layers.iter();
+        let widest = layers.fold([0; 3], |most: [u64; 3], layer| {
+            let spans = spans(layer);
+            [0, 1, 2].map(|region| most[region].max(spans[region]))
+        });
+        let banks = [vec![experts.slot_bytes], widest.to_vec()].map(|strides| with(group, strides));
+        let fits = |bank: &Buffers| {
+            let mut sizes = bank
+                .strides
+                .iter()
+                .map(|stride| buffer_bytes(group, *stride));
+            sizes.all(|bytes| bytes <= limit)
+        };
+        banks.into_iter().find(fits).ok_or_else(|| {
+            let region_bytes = widest.into_iter().max().unwrap_or(0);
+            RunError::Buffer {
+                group,
+                region_bytes,
+                needed: buffer_bytes(group, region_bytes),
+                limit,
+                hint: smaller(experts, region_bytes, limit),
+            }
+        })
+    }
+
+    /// Bytes of each.
+    pub(crate) fn sizes(&self) -> impl Iterator<Item = u64> {
+        let together = self.together.max(1);
+        let firsts = (0..self.slots).step_by(together);
+        firsts.flat_map(move |first| {
+            let slots = together.min(self.slots - first);
+            self.strides
+                .iter()
+                .map(move |stride| buffer_bytes(slots, *stride))
+        })
+    }
+
+    /// Bytes of all.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.sizes().fold(0, u64::saturating_add)
+    }
+}
+
+/// Bytes of a buffer for `slots` records or regions, with what it takes to align them.
+fn buffer_bytes(slots: usize, stride: u64) -> u64 {
+    stride.saturating_mul(slots as u64).saturating_add(ALIGN)
+}
+
+/// The smallest change with which regions of `region_bytes` fit into buffers of `limit`.
+fn smaller(experts: &Experts, region_bytes: u64, limit: u64) -> String {
+    let room = limit.saturating_sub(ALIGN);
+    match room.checked_div(region_bytes) {
+        Some(group @ 1..) => format!("use groups of {group} (-G {group})"),
+        _ => {
+            let layer = experts
+                .layers
+                .iter()
+                .find(|layer| spans(layer).contains(&region_bytes));
+            let fits = |shards: &u64| {
+                let layer = layer.filter(|layer| {
+                    let tiles = layer.gate.rows * layer.shards / 32;
+                    tiles.is_multiple_of(*shards)
+                });
+                layer.is_some_and(|layer| {
+                    let bytes = (region_bytes * layer.shards).div_ceil(*shards);
+                    bytes.next_multiple_of(ALIGN) <= room
+                })
+            };
+            match (2..=MAX_SHARDS).find(fits) {
+                Some(shards) => {
+                    format!("use -G 1, and compile the bundle with --shards {shards}")
+                }
+                None => "no number of shards would do".to_owned(),
+            }
+        }
+    }
+}
+
+/// Slots for records, each region aligned for direct reads.
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
-    bytes: Vec<u8>,
-    slot_bytes: usize,
+    /// Those of a bank stand together.
+    buffers: Vec<Vec<u8>>,
+    strides: Vec<usize>,
 }
 
 impl Arena {
-    /// `count` slots of `slot_bytes`, which is a multiple of [`ALIGN`]. The system gives the memory
-    /// when it is first written to.
-    pub(crate) fn new(count: usize, slot_bytes: u64) -> Result<Arena, RunError> {
-        let slot_bytes = index(WHAT, slot_bytes)?;
-        let size = count
-            .checked_mul(slot_bytes)
-            .and_then(|bytes| bytes.checked_add(index(WHAT, ALIGN).ok()?));
-        let no_memory = || RunError::Memory {
-            what: WHAT,
-            bytes: (count as u64).saturating_mul(slot_bytes as u64),
-        };
-        let size = size.ok_or_else(no_memory)?;
-        // Zeros from the system cost nothing until they are touched, but asking for them cannot
-        // fail politely: so it is asked before whether there is room.
-        Vec::<u8>::new()
-            .try_reserve_exact(size)
-            .map_err(|_| no_memory())?;
+    /// The slots of `buffers`. The system gives the memory when it is first written to.
+    pub(crate) fn new(buffers: &Buffers) -> Result<Arena, RunError> {
+        let strides = buffers.strides.iter().map(|stride| index(WHAT, *stride));
         Ok(Arena {
-            bytes: vec![0; size],
-            slot_bytes,
+            strides: strides.collect::<Result<_, _>>()?,
+            buffers: buffers.sizes().map(allocate).collect::<Result<_, _>>()?,
         })
     }
 
     /// Every slot. Whoever holds one is alone with it.
-    pub(crate) fn slots(&mut self) -> Vec<&mut [u8]> {
-        let align = ALIGN as usize;
-        let start = self.bytes.as_ptr().align_offset(align).min(align);
-        let slots = self.bytes.get_mut(start..).unwrap_or_default();
-        match self.slot_bytes {
-            0 => Vec::new(),
-            slot_bytes => {
-                let count = slots.len() / slot_bytes;
-                slots.chunks_exact_mut(slot_bytes).take(count).collect()
+    pub(crate) fn slots(&mut self) -> Vec<Slot<'_>> {
+        let mut slots = Vec::new();
+        for bank in self.buffers.chunks_mut(self.strides.len().max(1)) {
+            match (bank, &*self.strides) {
+                ([whole], [stride]) => slots.extend(aligned(whole, *stride).map(Slot::Whole)),
+                ([gates, ups, downs], [gate, up, down]) => {
+                    let gates = aligned(gates, *gate);
+                    let rest = aligned(ups, *up).zip(aligned(downs, *down));
+                    let regions = gates.zip(rest);
+                    slots.extend(regions.map(|(gate, (up, down))| Slot::Apart([gate, up, down])));
+                }
+                _ => {}
             }
         }
+        slots
     }
 
     /// Touches every page, so that no read waits for the system to find it memory.
     pub(crate) fn populate(&mut self) {
         const PAGE: usize = 4096;
-        for page in self.bytes.chunks_mut(PAGE) {
+        for page in self
+            .buffers
+            .iter_mut()
+            .flat_map(|buffer| buffer.chunks_mut(PAGE))
+        {
             page[0] = 0;
         }
     }
 }
 
+/// Zeros, or an error instead of an abort.
+fn allocate(bytes: u64) -> Result<Vec<u8>, RunError> {
+    let size = index(WHAT, bytes)?;
+    // Zeros from the system cost nothing until they are touched, but asking for them cannot
+    // fail politely: so it is asked before whether there is room.
+    Vec::<u8>::new()
+        .try_reserve_exact(size)
+        .map_err(|_| RunError::Memory { what: WHAT, bytes })?;
+    Ok(vec![0; size])
+}
+
+/// A buffer's pieces of `stride` bytes, which is a multiple of [`ALIGN`].
+fn aligned(buffer: &mut [u8], stride: usize) -> Take<ChunksExactMut<'_, u8>> {
+    let align = ALIGN as usize;
+    let stride = stride.max(align);
+    let count = buffer.len().saturating_sub(align) / stride;
+    let start = buffer.as_ptr().align_offset(align).min(align);
+    let pieces = buffer.get_mut(start..).unwrap_or_default();
+    pieces.chunks_exact_mut(stride).take(count)
+}
+
 #[cfg(test)]
 mod tests {
+    use estream_schemas::dtype::DType;
+    use estream_schemas::layout::Layout;
+    use estream_schemas::manifest::Region;
+
     use super::*;
 
+    /// Layers of records with regions of so many times [`ALIGN`].
+    fn experts(layers: &[[u64; 3]]) -> Experts {
+        let layers = layers.iter().map(|spans| {
+            let starts = [0, spans[0], spans[0] + spans[1]];
+            let [gate, up, down] = [0, 1, 2].map(|at| Region {
+                layout: Layout::rows(DType::F32),
+                rows: 256,
+                cols: spans[at] * ALIGN / 1024,
+                offset: starts[at] * ALIGN,
+                bytes: spans[at] * ALIGN,
+            });
+            ExpertLayer {
+                layer: 0,
+                part: 0,
+                offset: 0,
+                record_bytes: spans.iter().sum::<u64>() * ALIGN,
+                experts: 1,
+                shards: 1,
+                order: vec![0],
+                digests: Vec::new(),
+                gate,
+                up,
+                down,
+            }
+        });
+        let layers: Vec<_> = layers.collect();
+        Experts {
+            slot_bytes: layers
+                .iter()
+                .map(|layer| layer.record_bytes)
+                .max()
+                .unwrap_or(0),
+            parts: Vec::new(),
+            layers,
+        }
+    }
+
+    fn sizes(buffers: &Buffers) -> Vec<u64> {
+        buffers.sizes().map(|bytes| bytes / ALIGN).collect()
+    }
+
     #[test]
-    fn slots_are_aligned_and_do_not_touch() {
-        let mut arena = Arena::new(5, 2 * ALIGN).unwrap();
-        arena.populate();
-        let slots = arena.slots();
-        assert_eq!(slots.len(), 5);
-        for pair in slots.windows(2) {
-            let [a, b] = [&pair[0], &pair[1]].map(|slot| slot.as_ptr().addr());
-            assert_eq!(b - a, 2 * ALIGN as usize);
-            assert_eq!(a % ALIGN as usize, 0);
+    fn buffers_are_as_large_as_the_limit_lets_them_be() {
+        let experts = experts(&[[2, 1, 4], [2, 3, 1]]);
+        let of = |limit: Option<u64>| Buffers::new(&experts, 5, 2, limit.map(|n| n * ALIGN));
+        // Five slots of seven pages, and one page more for alignment.
+        assert_eq!(sizes(&of(None).unwrap()), [36]);
+        assert_eq!(sizes(&of(Some(15)).unwrap()), [15, 15, 8]);
+        for limit in [9, 14] {
+            let apart = of(Some(limit)).unwrap();
+            assert_eq!(sizes(&apart), [5, 7, 9, 5, 7, 9, 3, 4, 5]);
+            assert_eq!(apart.bytes(), 54 * ALIGN);
+        }
+        let error = Buffers::new(&experts, 5, 2, Some(9 * ALIGN - 1)).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("2 · 65536 + 16384 = 147456 bytes"), "{text}");
+        assert!(text.contains("more than the 147455"), "{text}");
+        assert!(text.contains("-G 1)"), "{text}");
+    }
+
+    #[test]
+    fn what_no_group_fits_into_needs_shards_if_they_would_do() {
+        let experts = experts(&[[8, 8, 8]]);
+        let says = |limit: u64| {
+            Buffers::new(&experts, 4, 2, Some(limit))
+                .unwrap_err()
+                .to_string()
+        };
+        // Of 256 rows: shards divide 8, and are whole pages.
+        assert!(says(5 * ALIGN).contains("-G 1, and compile the bundle with --shards 2"));
+        assert!(says(5 * ALIGN - 1).contains("--shards 4"));
+        assert!(says(2 * ALIGN).contains("--shards 8"));
+        assert!(says(2 * ALIGN - 1).contains("no number of shards"));
+        assert!(says(0).contains("no number of shards"));
+    }
+
+    #[test]
+    fn slots_are_aligned_do_not_touch_and_no_buffer_exceeds_its_limit() {
+        let experts = experts(&[[2, 1, 4], [2, 3, 1], [1, 1, 1]]);
+        for limit in [None, Some(15 * ALIGN), Some(9 * ALIGN)] {
+            let mut arena = Arena::new(&Buffers::new(&experts, 5, 2, limit).unwrap()).unwrap();
+            arena.populate();
+            let largest = arena.buffers.iter().map(Vec::capacity).max().unwrap_or(0);
+            assert!(largest as u64 <= limit.unwrap_or(36 * ALIGN));
+            let mut slots = arena.slots();
+            assert_eq!(slots.len(), 5);
+            for layer in &experts.layers {
+                let spans = Spans::new(layer).unwrap();
+                for (at, slot) in slots.iter_mut().enumerate() {
+                    let regions = slot.regions_mut(&spans);
+                    for (region, number) in regions.into_iter().zip(1..) {
+                        assert_eq!(region.as_ptr().align_offset(ALIGN as usize), 0);
+                        region.fill(8 * at as u8 + number);
+                    }
+                }
+                for (at, slot) in slots.iter().enumerate() {
+                    for ((region, span), number) in
+                        slot.regions(&spans).iter().zip(spans.0).zip(1..)
+                    {
+                        assert_eq!(region.len(), span);
+                        assert!(region.iter().all(|byte| *byte == 8 * at as u8 + number));
+                    }
+                }
+            }
         }
         assert_eq!(Arena::default().slots().len(), 0);
     }
 
     #[test]
     fn more_than_there_can_be_is_an_error() {
-        for (count, slot) in [(usize::MAX, ALIGN), (1 << 40, 1 << 40)] {
-            let error = Arena::new(count, slot).unwrap_err();
+        for (count, pages) in [(usize::MAX, 1), (1 << 40, 1 << 26)] {
+            let buffers = Buffers::new(&experts(&[[pages; 3]]), count, 1, None).unwrap();
+            let error = Arena::new(&buffers).unwrap_err();
             assert!(matches!(error, RunError::Memory { .. }), "{error}");
         }
     }

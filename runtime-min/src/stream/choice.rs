@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use estream_schemas::plan::{Plan, PlanRow, Schedule, StreamConfig};
 use estream_schemas::profile::Storage as StorageProfile;
-use serde::de::IgnoredAny;
+use serde::Deserialize;
 
 use super::Streaming;
 use crate::error::RunError;
@@ -13,10 +13,51 @@ use crate::reader::BundleReader;
 /// The longest prompt of which half a group is read before its routes are known.
 const SHORT: usize = 64;
 
+/// Records of each layer that stay in memory from one request to the next: an even spread over
+/// the storage order, and all of a layer that has fewer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pin {
+    /// So many.
+    Records(usize),
+    /// As many as the budget leaves room for.
+    Max,
+}
+
+impl Default for Pin {
+    fn default() -> Pin {
+        Pin::Records(0)
+    }
+}
+
+impl FromStr for Pin {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Pin, String> {
+        match (text, text.parse()) {
+            ("max", _) => Ok(Pin::Max),
+            (_, Ok(count)) => Ok(Pin::Records(count)),
+            (_, Err(_)) => Err(format!("{text:?} is neither a number of records nor max")),
+        }
+    }
+}
+
+impl Pin {
+    /// Errors unless every row's schedule can leave records out.
+    pub(crate) fn check(self, rows: &[PlanRow]) -> Result<(), RunError> {
+        let mut schedules = rows.iter().map(|row| row.stream.schedule);
+        match schedules.find(|schedule| !schedule.is_by_record()) {
+            Some(schedule) if self != Pin::default() => Err(RunError::Pins {
+                schedule: schedule.name(),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// How somebody wants experts to be streamed; what is left out follows the defaults.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
-    /// A plan of the bundle, instead of all that follows but the throttle.
+    /// A plan of the bundle, instead of all that follows but pins and the throttle.
     pub plan: Option<String>,
     /// Which records are read when.
     pub schedule: Option<Schedule>,
@@ -26,6 +67,8 @@ pub struct Choice {
     pub depth: Option<usize>,
     /// B.
     pub banks: Option<usize>,
+    /// Records that stay in memory, instead of those of the plan.
+    pub pin: Option<Pin>,
     /// Storage to imitate.
     pub throttle: Option<StorageProfile>,
 }
@@ -45,10 +88,21 @@ impl Choice {
     /// # Errors
     /// If the bundle has no such plan, it is not for this bundle, or a number cannot be.
     pub fn resolve(&self, reader: &BundleReader) -> Result<Chosen, RunError> {
-        let (rows, why) = match &self.plan {
-            Some(name) => (plan(reader, name)?.rows, format!("plan {name}")),
-            None => self.rows(reader),
+        let (rows, pin, buffer_bytes, why) = match &self.plan {
+            Some(name) => {
+                let plan = plan(reader, name)?;
+                let pinned = usize::try_from(plan.pinned).unwrap_or(usize::MAX);
+                let buffer_bytes = plan.profile.storage.buffer_bytes;
+                let why = format!("plan {name}");
+                (plan.rows, Pin::Records(pinned), buffer_bytes, why)
+            }
+            None => {
+                let (rows, why) = self.rows(reader);
+                (rows, Pin::default(), None, why)
+            }
         };
+        let pin = self.pin.unwrap_or(pin);
+        pin.check(&rows)?;
         let resident = |row: &PlanRow| row.stream.schedule == Schedule::Resident;
         if rows.iter().all(resident) {
             return Ok(Chosen {
@@ -56,7 +110,7 @@ impl Choice {
                 why: "resident: all experts stay in memory".to_owned(),
             });
         }
-        let streaming = Streaming::new(rows)?;
+        let streaming = Streaming::new(rows)?.pinned(pin)?.limited(buffer_bytes);
         let streaming = match &self.throttle {
             Some(profile) => streaming.throttled(profile.clone()),
             None => streaming,
@@ -96,7 +150,19 @@ impl Choice {
     }
 }
 
-fn plan(reader: &BundleReader, name: &str) -> Result<Plan<IgnoredAny>, RunError> {
+/// What a run needs of the profile that a plan carries.
+#[derive(Deserialize)]
+struct Device {
+    storage: Limits,
+}
+
+#[derive(Deserialize)]
+struct Limits {
+    #[serde(default)]
+    buffer_bytes: Option<u64>,
+}
+
+fn plan(reader: &BundleReader, name: &str) -> Result<Plan<Device>, RunError> {
     let (path, text) = reader.plan(name)?;
     let refuse = |why: String| RunError::Plan {
         path: path.clone(),
@@ -126,6 +192,17 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pins_are_a_number_or_max() {
+        assert_eq!("0".parse(), Ok(Pin::default()));
+        assert_eq!("12".parse(), Ok(Pin::Records(12)));
+        assert_eq!("max".parse(), Ok(Pin::Max));
+        for text in ["", "-1", "all", "1.5"] {
+            let error = text.parse::<Pin>().unwrap_err();
+            assert!(error.contains("neither a number"), "{error}");
+        }
+    }
 
     #[test]
     fn sizes_are_bytes_or_powers_of_1024() {

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use estream_schemas::plan::{Schedule, StreamConfig};
+use estream_schemas::plan::{Schedule, StreamConfig, is_pinned};
 
 use super::sequence::{Group, Next, Read, Sequence};
 
@@ -16,6 +16,7 @@ const O: bool = false;
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct World {
     sequence: Sequence,
+    pinned: usize,
     /// Reads under way, and reads that have returned.
     flying: Vec<Read>,
     returned: Vec<Read>,
@@ -40,11 +41,13 @@ enum Stage {
 }
 
 impl World {
-    fn new(config: StreamConfig, layers: Vec<usize>, steps: usize) -> World {
-        let mut sequence = Sequence::new(config, layers, 1);
+    fn new(config: StreamConfig, layers: Vec<usize>, pinned: usize) -> World {
+        let steps = layers.len();
+        let mut sequence = Sequence::new(config, layers, 1, pinned);
         sequence.start(0);
         World {
             sequence,
+            pinned,
             flying: Vec::new(),
             returned: Vec::new(),
             running: None,
@@ -116,6 +119,10 @@ impl World {
                 Some(group) => next.sequence.complete(group),
                 None => match next.sequence.next_group() {
                     Next::Run(group) => {
+                        for (record, binding) in &group.records {
+                            let pinned = is_pinned(*record, routes[self.step].len(), self.pinned);
+                            assert_eq!(pinned, binding.is_none(), "a slot, unless it is pinned");
+                        }
                         let records = group.records.iter().map(|(record, _)| *record);
                         next.executed.extend(records);
                         next.running = Some(group);
@@ -151,6 +158,8 @@ impl World {
         let known = (read.step, Stage::Routed) == (self.step, self.stage);
         for record in (read.first..).take(read.slots.len()) {
             let owner = (read.step, record);
+            let there = is_pinned(record, routes[read.step].len(), self.pinned);
+            assert!(!there, "{owner:?} is in memory");
             assert!(!self.asked.contains(&owner), "{owner:?} is read twice");
             self.asked.push(owner);
             if !known {
@@ -174,8 +183,12 @@ impl World {
                 if config.schedule == Schedule::Compact {
                     assert_eq!(read.step, self.step);
                 } else if read.step > self.step {
-                    let mut rest = (0..routes[self.step].len()).filter(|r| routes[self.step][*r]);
-                    let all = rest.all(|record| self.asked.contains(&(self.step, record)));
+                    let records = routes[self.step].len();
+                    let mut rest = (0..records).filter(|r| routes[self.step][*r]);
+                    let all = rest.all(|record| {
+                        is_pinned(record, records, self.pinned)
+                            || self.asked.contains(&(self.step, record))
+                    });
                     assert!(all, "a record of this layer has no slot yet");
                 }
             }
@@ -188,9 +201,9 @@ impl World {
 }
 
 /// Goes through every state that can be reached, and returns how many there are.
-fn explore(config: StreamConfig, routes: Routes, faults: bool) -> usize {
+fn explore(config: StreamConfig, pinned: usize, routes: Routes, faults: bool) -> usize {
     let layers = routes.iter().map(|layer| layer.len()).collect();
-    let mut open = vec![World::new(config, layers, routes.len())];
+    let mut open = vec![World::new(config, layers, pinned)];
     let mut seen: HashSet<World> = open.iter().cloned().collect();
     let mut finished = 0;
     while let Some(world) = open.pop() {
@@ -238,7 +251,7 @@ fn every_interleaving_ends_with_every_needed_record_executed_once() {
                         banks,
                         early_records,
                     };
-                    states += explore(config, routes, false);
+                    states += explore(config, 0, routes, false);
                 }
             }
         }
@@ -258,7 +271,32 @@ fn a_failed_read_or_a_cancellation_at_any_moment_ends_too() {
                     banks,
                     early_records: 2,
                 };
-                explore(config, routes, true);
+                explore(config, 0, routes, true);
+            }
+        }
+    }
+}
+
+#[test]
+fn records_that_are_in_memory_are_executed_in_their_place_and_never_read() {
+    for schedule in streaming().filter(|schedule| schedule.is_by_record()) {
+        for (group, depth, banks) in [(1, 1, 1), (2, 2, 2)] {
+            for early_records in [0, 2] {
+                let config = StreamConfig {
+                    schedule,
+                    group,
+                    depth,
+                    banks,
+                    early_records,
+                };
+                for routes in REQUESTS {
+                    for pinned in [1, 2] {
+                        explore(config, pinned, routes, true);
+                    }
+                    // All are there, so that every state is the executor's: it never waits.
+                    let steps: usize = routes.iter().map(|layer| 2 + 2 * layer.len()).sum();
+                    assert!(explore(config, 5, routes, false) <= 1 + steps);
+                }
             }
         }
     }

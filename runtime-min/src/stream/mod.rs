@@ -10,6 +10,7 @@ mod choice;
 mod exhaustive;
 #[cfg(all(test, loom))]
 mod orders;
+mod pins;
 mod pipeline;
 mod residency;
 mod sequence;
@@ -23,18 +24,22 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use estream_schemas::manifest::Experts;
 use estream_schemas::plan::{PlanRow, StreamConfig};
 use estream_schemas::profile::Storage as StorageProfile;
 
-use self::arena::Arena;
+use self::arena::{Arena, Buffers};
 use self::pipeline::{Check, Pipeline};
 use self::sequence::Sequence;
 use self::storage::{Files, Parts, Storage, System, Throttled};
-use crate::error::{RunError, index};
+use crate::error::RunError;
 use crate::reader::{BundleReader, ReadError, Verify};
 use crate::store::{ExpertSource, RunRecord};
 
-pub use choice::{Choice, Chosen, bytes};
+pub use arena::Regions;
+pub(crate) use arena::Spans;
+pub use choice::{Choice, Chosen, Pin, bytes};
+pub(crate) use pins::Pins;
 pub use pipeline::Cancel;
 pub use storage::{Disk, IoMode};
 pub use tally::{Counts, LayerShape, Step, Tally};
@@ -53,6 +58,9 @@ pub struct Streaming {
     /// Storage to imitate.
     throttle: Option<StorageProfile>,
     disk: Arc<dyn Disk>,
+    pin: Pin,
+    /// The most bytes of one buffer.
+    buffer_bytes: Option<u64>,
 }
 
 impl Streaming {
@@ -69,15 +77,28 @@ impl Streaming {
                 rows,
                 throttle: None,
                 disk: Arc::new(System),
+                pin: Pin::default(),
+                buffer_bytes: None,
             }),
         }
     }
 
-    /// The same, as slow as the storage of a profile.
+    /// The same, as slow as the storage of a profile and with buffers no larger than it has.
     #[must_use]
     pub fn throttled(self, profile: StorageProfile) -> Streaming {
+        let limited = self.limited(profile.buffer_bytes);
         Streaming {
             throttle: Some(profile),
+            ..limited
+        }
+    }
+
+    /// The same, with an arena of buffers of at most so many bytes; the smallest limit counts.
+    #[must_use]
+    pub fn limited(self, buffer_bytes: Option<u64>) -> Streaming {
+        let limits = self.buffer_bytes.into_iter().chain(buffer_bytes);
+        Streaming {
+            buffer_bytes: limits.min(),
             ..self
         }
     }
@@ -88,6 +109,20 @@ impl Streaming {
         Streaming { disk, ..self }
     }
 
+    /// The same, with records that stay in memory.
+    ///
+    /// # Errors
+    /// If a row's schedule reads slices, which cannot leave them out.
+    pub fn pinned(self, pin: Pin) -> Result<Streaming, RunError> {
+        pin.check(&self.rows)?;
+        Ok(Streaming { pin, ..self })
+    }
+
+    /// Which records are to stay in memory.
+    pub(crate) fn pin(&self) -> Pin {
+        self.pin
+    }
+
     /// The row for a prompt of `tokens` tokens.
     pub fn row(&self, tokens: usize) -> &PlanRow {
         let at = self
@@ -96,9 +131,15 @@ impl Streaming {
         &self.rows[at.min(self.rows.len() - 1)]
     }
 
-    /// Slots of the arena.
-    pub(crate) fn slots(&self) -> usize {
-        self.most(StreamConfig::slots)
+    /// What the arena is made of; a bank is as large as that of any row.
+    pub(crate) fn buffers(&self, experts: &Experts) -> Result<Buffers, RunError> {
+        let group = self.most(|config| config.group);
+        Buffers::new(
+            experts,
+            self.most(StreamConfig::slots),
+            group,
+            self.buffer_bytes,
+        )
     }
 
     /// Threads that load: as many as read at a time, and as many that look at what was read.
@@ -128,9 +169,12 @@ pub(crate) struct Service<'a> {
 pub(crate) struct Streamed {
     reader: BundleReader,
     parts: Parts,
-    record_bytes: Vec<usize>,
+    /// By layer.
+    spans: Vec<Spans>,
     arena: Arena,
     streaming: Streaming,
+    pins: Pins,
+    pinned: usize,
     verify: Verify,
     /// By layer and record, whether it was compared with its digest.
     seen: Vec<Vec<AtomicBool>>,
@@ -141,19 +185,21 @@ impl Streamed {
         reader: &BundleReader,
         verify: Verify,
         streaming: &Streaming,
+        pinned: usize,
     ) -> Result<Streamed, RunError> {
         let experts = &reader.bundle().manifest().experts;
-        let record_bytes = experts.layers.iter().map(|layer| layer.record_bytes);
-        let record_bytes = record_bytes.map(|bytes| index("a record", bytes));
+        let spans = experts.layers.iter().map(Spans::new);
         let seen = experts.layers.iter().map(|layer| {
             let unseen = || AtomicBool::new(false);
             layer.digests.iter().map(|_| unseen()).collect()
         });
         Ok(Streamed {
             parts: Parts::open(reader, &*streaming.disk)?,
-            record_bytes: record_bytes.collect::<Result<_, _>>()?,
-            arena: Arena::new(streaming.slots(), experts.slot_bytes)?,
+            spans: spans.collect::<Result<_, _>>()?,
+            arena: Arena::new(&streaming.buffers(experts)?)?,
             streaming: streaming.clone(),
+            pins: Pins::load(reader, verify, pinned)?,
+            pinned,
             verify,
             seen: seen.collect(),
             reader: reader.clone(),
@@ -200,11 +246,12 @@ impl Streamed {
             seen: &self.seen,
         };
         let pipeline = Pipeline::new(
-            Sequence::new(config, records, service.chunks),
+            Sequence::new(config, records, service.chunks, self.pinned),
             self.arena.slots(),
             storage,
             &check,
-            &self.record_bytes,
+            &self.spans,
+            &self.pins,
             service.recorder,
         );
         std::thread::scope(|scope| {
@@ -248,7 +295,7 @@ struct Digests<'a> {
 }
 
 impl Check for Digests<'_> {
-    fn check(&self, layer: usize, record: usize, bytes: &[u8]) -> Result<(), ReadError> {
+    fn check(&self, layer: usize, record: usize, regions: Regions<'_>) -> Result<(), ReadError> {
         let seen = &self.seen[layer][record];
         let needed = match self.verify {
             Verify::Always => true,
@@ -256,7 +303,8 @@ impl Check for Digests<'_> {
             Verify::Never => false,
         };
         if needed {
-            self.reader.check_record(layer, record as u64, bytes)?;
+            self.reader
+                .check_record_pieces(layer, record as u64, &regions)?;
             seen.store(true, Ordering::Relaxed);
         }
         Ok(())

@@ -11,6 +11,8 @@ use estream_schemas::plan::{Schedule, StreamConfig};
 use loom::sync::Arc;
 use loom::thread;
 
+use super::arena::{Regions, Slot, Spans};
+use super::pins::Pins;
 use super::pipeline::{Cancel, Check, Pipeline};
 use super::sequence::Sequence;
 use super::storage::Storage;
@@ -25,10 +27,17 @@ struct Numbers {
 }
 
 impl Storage for Numbers {
-    fn read(&self, layer: usize, first: u64, slots: &mut [&mut [u8]]) -> Result<(), ReadError> {
+    fn read(
+        &self,
+        layer: usize,
+        first: u64,
+        slots: &mut [[&mut [u8]; 3]],
+    ) -> Result<(), ReadError> {
         let read = 1 + self.reads.fetch_add(1, Ordering::Relaxed);
         for (record, slot) in (first..).zip(slots.iter_mut()) {
-            slot.fill((16 * layer as u64 + record) as u8);
+            for region in slot {
+                region.fill((16 * layer as u64 + record) as u8);
+            }
         }
         match read == self.fails {
             true => Err(ReadError::NotFound {
@@ -42,7 +51,7 @@ impl Storage for Numbers {
 struct Anything;
 
 impl Check for Anything {
-    fn check(&self, _: usize, _: usize, _: &[u8]) -> Result<(), ReadError> {
+    fn check(&self, _: usize, _: usize, _: Regions<'_>) -> Result<(), ReadError> {
         Ok(())
     }
 }
@@ -64,15 +73,17 @@ fn request(schedule: Schedule, loaders: usize, fails: usize) {
     model.preemption_bound = Some(2);
     model.check(move || {
         let slots = (0..2).map(|_| &mut *Box::leak(vec![0u8; 4].into_boxed_slice()));
+        let slots = slots.map(Slot::Whole);
         let pipeline = Arc::new(Pipeline::new(
-            Sequence::new(config, vec![2, 2], 1),
+            Sequence::new(config, vec![2, 2], 1, 0),
             slots.collect(),
             leaked(Numbers {
                 fails,
                 reads: AtomicUsize::new(0),
             }),
             leaked(Anything),
-            leaked([4, 4]),
+            leaked([Spans::of([1, 1, 2]); 2]),
+            leaked(Pins::default()),
             leaked(Recorder::new()),
         ));
         let threads: Vec<_> = (0..loaders)
@@ -102,8 +113,12 @@ fn execute(pipeline: &Pipeline<'static>) -> Option<Vec<(usize, usize)>> {
         pipeline.start(step);
         pipeline.route(routed.to_vec());
         while let Some(bound) = pipeline.next(step, &cancel).ok()? {
-            for (record, bytes) in bound.records() {
-                assert_eq!(bytes, [(16 * step + record) as u8; 4], "{step}, {record}");
+            for (record, regions) in bound.records() {
+                assert_eq!(
+                    regions.concat(),
+                    [(16 * step + record) as u8; 4],
+                    "{step}, {record}"
+                );
                 ran.push((step, record));
             }
             pipeline.complete(bound);

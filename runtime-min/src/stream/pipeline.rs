@@ -8,6 +8,8 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::arena::{Regions, Slot, Spans};
+use super::pins::Pins;
 use super::sequence::{Group, Next, Read, Sequence};
 use super::storage::Storage;
 use super::sync::{Condvar, Mutex, MutexGuard};
@@ -42,13 +44,13 @@ impl Cancel {
 /// What loaders do with a record before anyone sees it.
 pub(crate) trait Check: Sync {
     /// Errors unless the bytes are those of the record.
-    fn check(&self, layer: usize, record: usize, bytes: &[u8]) -> Result<(), ReadError>;
+    fn check(&self, layer: usize, record: usize, regions: Regions<'_>) -> Result<(), ReadError>;
 }
 
 struct Shared<'a> {
     sequence: Sequence,
     /// The memory of every slot that nobody has taken.
-    slots: Vec<Option<&'a mut [u8]>>,
+    slots: Vec<Option<Slot<'a>>>,
     /// What every slot holds, since when.
     held: Vec<Option<Event>>,
     /// Why reading stopped.
@@ -63,8 +65,9 @@ pub(crate) struct Pipeline<'a> {
     executor: Condvar,
     storage: &'a dyn Storage,
     check: &'a dyn Check,
-    /// Bytes of a record, by layer.
-    record_bytes: &'a [usize],
+    /// By layer.
+    spans: &'a [Spans],
+    pins: &'a Pins,
     recorder: &'a Recorder,
 }
 
@@ -100,10 +103,11 @@ impl Shared<'_> {
 impl<'a> Pipeline<'a> {
     pub(crate) fn new(
         sequence: Sequence,
-        slots: Vec<&'a mut [u8]>,
+        slots: Vec<Slot<'a>>,
         storage: &'a dyn Storage,
         check: &'a dyn Check,
-        record_bytes: &'a [usize],
+        spans: &'a [Spans],
+        pins: &'a Pins,
         recorder: &'a Recorder,
     ) -> Pipeline<'a> {
         Pipeline {
@@ -118,7 +122,8 @@ impl<'a> Pipeline<'a> {
             executor: Condvar::new(),
             storage,
             check,
-            record_bytes,
+            spans,
+            pins,
             recorder,
         }
     }
@@ -141,7 +146,7 @@ impl<'a> Pipeline<'a> {
                 shared = waited.unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            let mut slots: Vec<&'a mut [u8]> = Vec::with_capacity(read.slots.len());
+            let mut slots: Vec<Slot<'a>> = Vec::with_capacity(read.slots.len());
             for slot in &read.slots {
                 // The memory of a reserved slot is there: its last user has given it back.
                 slots.extend(shared.slots[slot.slot()].take());
@@ -174,11 +179,12 @@ impl<'a> Pipeline<'a> {
         thread: usize,
         layer: usize,
         read: &Read,
-        slots: &mut [&'a mut [u8]],
+        slots: &mut [Slot<'a>],
     ) -> Result<u64, ReadError> {
-        let mut records: Vec<&mut [u8]> = slots
+        let spans = &self.spans[layer];
+        let mut records: Vec<_> = slots
             .iter_mut()
-            .map(|slot| &mut slot[..self.record_bytes[layer]])
+            .map(|slot| slot.regions_mut(spans))
             .collect();
         let start_ns = self.recorder.now();
         let result = self.storage.read(layer, read.first as u64, &mut records);
@@ -196,8 +202,8 @@ impl<'a> Pipeline<'a> {
         self.loaders.notify_one();
         result?;
         let start = self.recorder.now();
-        let mut records = (read.first..).zip(&records);
-        records.try_for_each(|(at, bytes)| self.check.check(layer, at, bytes))?;
+        let mut records = (read.first..).zip(&*slots);
+        records.try_for_each(|(at, slot)| self.check.check(layer, at, slot.regions(spans)))?;
         Ok(start)
     }
 
@@ -239,12 +245,16 @@ impl<'a> Pipeline<'a> {
             match shared.sequence.next_group() {
                 Next::Done => return Ok(None),
                 Next::Run(group) => {
+                    let layer = shared.sequence.layer(step);
                     let records = group.records.iter();
                     let memory = records.map(|(record, binding)| {
-                        (
-                            *record,
-                            shared.slots[binding.slot()].take().unwrap_or_default(),
-                        )
+                        let memory = match binding {
+                            Some(binding) => {
+                                Lent::Slot(shared.slots[binding.slot()].take().unwrap_or_default())
+                            }
+                            None => Lent::Pinned(self.pins.record(layer, *record)),
+                        };
+                        (*record, memory)
                     });
                     let memory: Vec<_> = memory.collect();
                     drop(shared);
@@ -260,7 +270,11 @@ impl<'a> Pipeline<'a> {
                             end_ns: self.recorder.now(),
                         });
                     }
-                    return Ok(Some(Bound { group, memory }));
+                    return Ok(Some(Bound {
+                        group,
+                        memory,
+                        spans: &self.spans[layer],
+                    }));
                 }
                 Next::Wait => {
                     waits_since.get_or_insert_with(|| self.recorder.now());
@@ -274,10 +288,12 @@ impl<'a> Pipeline<'a> {
 
     /// Gives a group's slots back.
     pub(crate) fn complete(&self, bound: Bound<'a>) {
-        let Bound { group, memory } = bound;
+        let Bound { group, memory, .. } = bound;
         let mut shared = self.lock();
         for ((_, binding), (_, memory)) in group.records.iter().zip(memory) {
-            shared.slots[binding.slot()] = Some(memory);
+            if let (Some(binding), Lent::Slot(memory)) = (binding, memory) {
+                shared.slots[binding.slot()] = Some(memory);
+            }
         }
         shared.sequence.complete(group);
         shared.free(self.recorder);
@@ -290,7 +306,7 @@ impl<'a> Pipeline<'a> {
 /// request with it, so that nobody waits for it.
 struct Loader<'p, 'a> {
     pipeline: &'p Pipeline<'a>,
-    taken: Option<(Read, Vec<&'a mut [u8]>)>,
+    taken: Option<(Read, Vec<Slot<'a>>)>,
 }
 
 impl<'a> Loader<'_, 'a> {
@@ -326,14 +342,26 @@ impl Drop for Loader<'_, '_> {
 /// Records that may be used, each with its memory.
 pub(crate) struct Bound<'a> {
     group: Group,
-    memory: Vec<(usize, &'a mut [u8])>,
+    memory: Vec<(usize, Lent<'a>)>,
+    spans: &'a Spans,
+}
+
+/// The memory of a record while it is executed.
+enum Lent<'a> {
+    /// Goes back to those who fill it.
+    Slot(Slot<'a>),
+    /// Stays as it is.
+    Pinned(&'a [u8]),
 }
 
 impl Bound<'_> {
-    /// Each record and its bytes, ascending.
-    pub(crate) fn records(&self) -> impl Iterator<Item = (usize, &[u8])> {
+    /// Each record and its regions, ascending.
+    pub(crate) fn records(&self) -> impl Iterator<Item = (usize, Regions<'_>)> {
         let records = self.memory.iter();
-        records.map(|(record, memory)| (*record, &**memory))
+        records.map(|(record, memory)| match memory {
+            Lent::Slot(slot) => (*record, slot.regions(self.spans)),
+            Lent::Pinned(bytes) => (*record, self.spans.cut(bytes)),
+        })
     }
 }
 
@@ -363,13 +391,13 @@ mod tests {
     }
 
     impl Storage for Breaks {
-        fn read(&self, _: usize, _: u64, _: &mut [&mut [u8]]) -> Result<(), ReadError> {
+        fn read(&self, _: usize, _: u64, _: &mut [[&mut [u8]; 3]]) -> Result<(), ReadError> {
             call(&self.reads, self.read)
         }
     }
 
     impl Check for Breaks {
-        fn check(&self, _: usize, _: usize, _: &[u8]) -> Result<(), ReadError> {
+        fn check(&self, _: usize, _: usize, _: Regions<'_>) -> Result<(), ReadError> {
             call(&self.checks, self.check)
         }
     }
@@ -392,13 +420,15 @@ mod tests {
             checks: AtomicUsize::new(0),
         };
         let mut memory = vec![0; 4 * config.slots()];
-        let recorder = Recorder::new();
+        let (recorder, pins) = (Recorder::new(), Pins::default());
+        let spans = [Spans::of([1, 1, 2])];
         let pipeline = Pipeline::new(
-            Sequence::new(config, vec![4], 1),
-            memory.chunks_mut(4).collect(),
+            Sequence::new(config, vec![4], 1, 0),
+            memory.chunks_mut(4).map(Slot::Whole).collect(),
             &breaks,
             &breaks,
-            &[4],
+            &spans,
+            &pins,
             &recorder,
         );
         let (cancel, ended) = (Cancel::default(), AtomicBool::new(false));

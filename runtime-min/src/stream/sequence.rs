@@ -7,7 +7,7 @@
 //! A pass goes through *steps*, one a layer with experts and chunk of the prompt. Records are
 //! read in storage order, and they are executed in storage order.
 
-use estream_schemas::plan::{Schedule, StreamConfig};
+use estream_schemas::plan::{Schedule, StreamConfig, is_pinned};
 
 use super::residency::{Binding, Loaded, Owner, Reserved, Residency};
 
@@ -20,6 +20,8 @@ enum Whereabouts {
     Coming,
     /// In a slot.
     Here(Loaded),
+    /// In memory of its own, where it was before the request and stays.
+    Pinned,
     /// It was executed, or is being executed, or turned out not to be needed.
     Gone,
 }
@@ -41,10 +43,14 @@ struct Front {
 }
 
 impl Front {
-    fn new(step: usize, records: usize) -> Front {
+    fn new(step: usize, records: usize, pinned: usize) -> Front {
+        let whereabouts = |record| match is_pinned(record, records, pinned) {
+            true => Whereabouts::Pinned,
+            false => Whereabouts::Unread,
+        };
         Front {
             step,
-            records: vec![Whereabouts::Unread; records],
+            records: (0..records).map(whereabouts).collect(),
             routed: None,
             cursor: 0,
             run: 0,
@@ -57,10 +63,15 @@ impl Front {
         self.routed.as_ref().is_none_or(|routed| routed[record])
     }
 
+    /// Whether the record is needed, as far as that is known, and has to be read for that.
+    fn may_be_read(&self, record: usize) -> bool {
+        self.records[record] != Whereabouts::Pinned && self.may_be_needed(record)
+    }
+
     /// Whether every record that is needed has been asked for.
     fn is_asked_for(&self) -> bool {
-        let routed = self.routed.as_deref();
-        routed.is_some_and(|routed| !routed[self.cursor..].contains(&true))
+        let mut rest = self.cursor..self.records.len();
+        self.routed.is_some() && !rest.any(|record| self.may_be_read(record))
     }
 }
 
@@ -80,8 +91,8 @@ pub(crate) struct Read {
 #[derive(Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct Group {
-    /// Each record and the right to use it, ascending.
-    pub(crate) records: Vec<(usize, Binding)>,
+    /// Each record and the right to use its slot, ascending. One that is pinned has no slot.
+    pub(crate) records: Vec<(usize, Option<Binding>)>,
 }
 
 /// What an executor does next.
@@ -103,6 +114,8 @@ pub(crate) struct Sequence {
     config: StreamConfig,
     /// Records of each layer that has experts.
     layers: Vec<usize>,
+    /// Records of each that are always in memory.
+    pinned: usize,
     /// Steps of the whole request.
     steps: usize,
     residency: Residency,
@@ -119,8 +132,13 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// For `chunks` passes over `layers`, each with so many records.
-    pub(crate) fn new(config: StreamConfig, layers: Vec<usize>, chunks: usize) -> Sequence {
+    /// For `chunks` passes over `layers`, each with so many records, `pinned` of which are there.
+    pub(crate) fn new(
+        config: StreamConfig,
+        layers: Vec<usize>,
+        chunks: usize,
+        pinned: usize,
+    ) -> Sequence {
         Sequence {
             steps: layers.len() * chunks,
             residency: Residency::new(config.slots()),
@@ -132,6 +150,7 @@ impl Sequence {
             stopped: false,
             config,
             layers,
+            pinned,
         }
     }
 
@@ -151,7 +170,7 @@ impl Sequence {
     }
 
     fn front_of(&self, step: usize) -> Front {
-        Front::new(step, self.layers[self.layer(step)])
+        Front::new(step, self.layers[self.layer(step)], self.pinned)
     }
 
     /// Which records of the step have routes. Those that are there in vain go.
@@ -237,17 +256,20 @@ impl Sequence {
             &mut self.front
         };
         let front = front.as_mut()?;
-        while front.cursor < front.records.len() && !front.may_be_needed(front.cursor) {
-            front.records[front.cursor] = Whereabouts::Gone;
+        let records = front.records.len();
+        while front.cursor < records && !front.may_be_read(front.cursor) {
             front.cursor += 1;
         }
         let first = front.cursor;
-        let limit = match front.routed {
-            Some(_) => front.records.len(),
-            None => front.records.len().min(self.config.early_records),
+        let most = match front.routed {
+            Some(_) => records,
+            None => {
+                let asked = (0..first).filter(|record| front.may_be_read(*record));
+                self.config.early_records.saturating_sub(asked.count())
+            }
         };
-        let run = (first..limit).take(self.config.group);
-        let run = run.take_while(|record| front.may_be_needed(*record));
+        let run = (first..records).take(self.config.group.min(most));
+        let run = run.take_while(|record| front.may_be_read(*record));
         let slots: Vec<usize> = self.residency.available().take(run.count()).collect();
         front.cursor += slots.len();
         reserve(&mut self.residency, front, first, slots)
@@ -291,7 +313,8 @@ impl Sequence {
             return Next::Done;
         };
         let here = |record: usize| match front.records[record] {
-            Whereabouts::Here(loaded) => Some((record, loaded)),
+            Whereabouts::Here(loaded) => Some((record, Some(loaded))),
+            Whereabouts::Pinned => Some((record, None)),
             _ => None,
         };
         let ready: Option<Vec<_>> = match self.config.schedule {
@@ -312,11 +335,14 @@ impl Sequence {
         };
         let mut records = Vec::with_capacity(ready.len());
         for (record, loaded) in ready {
+            let binding = loaded.map(|loaded| self.residency.bind(loaded));
+            if binding.is_some() {
+                front.records[record] = Whereabouts::Gone;
+            }
             // What is here is Ready: it leaves that state only in this loop.
-            if let Ok(binding) = self.residency.bind(loaded) {
+            if let Ok(binding) = binding.transpose() {
                 records.push((record, binding));
             }
-            front.records[record] = Whereabouts::Gone;
             front.run = record + 1;
         }
         Next::Run(Group { records })
@@ -324,7 +350,7 @@ impl Sequence {
 
     /// The last use of a group has ended.
     pub(crate) fn complete(&mut self, group: Group) {
-        for (_, binding) in group.records {
+        for binding in group.records.into_iter().filter_map(|(_, binding)| binding) {
             self.residency.complete(binding);
         }
     }

@@ -19,8 +19,9 @@ const BLOCK_BYTES: u64 = 4096;
 
 /// Where a loader gets bytes from.
 pub(crate) trait Storage: Sync {
-    /// Fills `slots`, each with a whole record, from the records of `layer` from `first` on.
-    fn read(&self, layer: usize, first: u64, slots: &mut [&mut [u8]]) -> Result<(), ReadError>;
+    /// Fills `slots`, each with the regions of a record, from the records of `layer` from `first` on.
+    fn read(&self, layer: usize, first: u64, slots: &mut [[&mut [u8]; 3]])
+    -> Result<(), ReadError>;
 }
 
 /// How the parts of a bundle's experts are opened and read: one call of the system each, whose
@@ -187,11 +188,17 @@ pub(super) struct Files<'a> {
 }
 
 impl Storage for Files<'_> {
-    fn read(&self, layer: usize, first: u64, slots: &mut [&mut [u8]]) -> Result<(), ReadError> {
+    fn read(
+        &self,
+        layer: usize,
+        first: u64,
+        slots: &mut [[&mut [u8]; 3]],
+    ) -> Result<(), ReadError> {
         let extent = self.reader.records(layer, first, slots.len() as u64)?;
         let part = self.reader.part_of(layer);
         let direct = part.and_then(|part| self.parts.direct.get(part));
-        let mut slices: Vec<_> = slots.iter_mut().map(|slot| IoSliceMut::new(slot)).collect();
+        let regions = slots.iter_mut().flatten();
+        let mut slices: Vec<_> = regions.map(|region| IoSliceMut::new(region)).collect();
         self.fill(&extent, direct, &mut slices)
             .map_err(|source| extent.failed(source))
     }
@@ -258,10 +265,19 @@ impl<'a> Throttled<'a> {
 }
 
 impl Storage for Throttled<'_> {
-    fn read(&self, layer: usize, first: u64, slots: &mut [&mut [u8]]) -> Result<(), ReadError> {
+    fn read(
+        &self,
+        layer: usize,
+        first: u64,
+        slots: &mut [[&mut [u8]; 3]],
+    ) -> Result<(), ReadError> {
         let issued = Instant::now();
         let outstanding = 1 + self.outstanding.fetch_add(1, Ordering::Relaxed);
-        let bytes = slots.iter().map(|slot| slot.len() as u64).sum();
+        let bytes = slots
+            .iter()
+            .flatten()
+            .map(|region| region.len() as u64)
+            .sum();
         let result = self.storage.read(layer, first, slots);
         let wanted = Duration::from_nanos(self.profile.read_ns(bytes, outstanding));
         std::thread::sleep(wanted.saturating_sub(issued.elapsed()));

@@ -5,6 +5,7 @@ mod dense;
 mod disk;
 mod faults;
 mod matches_reference;
+mod pins;
 mod reference;
 mod rows;
 mod runner;

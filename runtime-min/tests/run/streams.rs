@@ -5,11 +5,13 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 
 use estream_runtime::reader::{BundleReader, Verify};
-use estream_runtime::{LoadOptions, Model, Outcome, Positions, Request, RunError, Streaming};
+use estream_runtime::{
+    Doing, Event, LoadOptions, Model, Outcome, Positions, Request, RunError, Streaming,
+};
 use estream_schemas::plan::{PlanRow, Schedule, StreamConfig};
 
 use crate::rows::{Rows, load};
-use crate::toy::{Packing, Toy, VOCAB};
+use crate::toy::{EXPERTS, LAYERS, Packing, Toy, VOCAB};
 
 pub(crate) fn ids(count: u32) -> Vec<u32> {
     (0..count).map(|i| (i * 7 + i * i) % VOCAB as u32).collect()
@@ -108,6 +110,81 @@ fn every_schedule_has_the_bits_of_experts_that_stay() {
             }
         }
     }
+}
+
+#[test]
+fn the_papers_coarser_ways_are_numbers_of_the_same_code() {
+    let dir = Toy::new().bundle(&Packing::default());
+    let ids = ids(40);
+    let all = Rows::of(&mut load(dir.path(), 1), &ids, Positions::All).bits();
+    // One record at a time; two layers in turn; a place for every layer.
+    for numbers in [(1, 1, 3), (EXPERTS, 2, 2), (EXPERTS, 2, LAYERS)] {
+        for schedule in STREAMING {
+            let mut model = open(dir.path(), config(schedule, numbers), Verify::Always).unwrap();
+            let (rows, outcome) = run(&mut model, &ids, 40).unwrap();
+            assert!(rows.bits() == all, "{schedule:?}, {numbers:?}");
+            let events = outcome.events.iter();
+            let reads: Vec<&Event> = events.filter(|event| event.doing == Doing::Read).collect();
+            assert!(reads.iter().all(|read| read.records <= numbers.0));
+            if schedule == Schedule::Early {
+                assert_eq!(reads.len(), LAYERS * EXPERTS.div_ceil(numbers.0));
+            }
+        }
+    }
+}
+
+#[test]
+fn one_buffer_one_a_bank_and_three_a_bank_give_the_same_bits() {
+    let toy = Toy::new();
+    for shards in [1, 2] {
+        let packing = Packing {
+            shards,
+            ..Packing::default()
+        };
+        let dir = toy.bundle(&packing);
+        let reader = BundleReader::open(dir.path()).unwrap();
+        let ids = ids(20);
+        let all = Rows::of(&mut load(dir.path(), 1), &ids, Positions::All).bits();
+        // Records are three regions of one page of 16 KiB each.
+        let page = 16 << 10;
+        for schedule in STREAMING {
+            let mut memory = Vec::new();
+            for limit in [None, Some(7 * page), Some(7 * page - 1), Some(3 * page)] {
+                let stream = streaming(config(schedule, (2, 2, 3))).limited(limit);
+                let options = LoadOptions {
+                    threads: NonZeroUsize::new(1),
+                    streaming: Some(stream),
+                    verify: Verify::Always,
+                    ..LoadOptions::default()
+                };
+                let mut model = Model::load(&reader, &options).unwrap();
+                for chunk in [20, 7] {
+                    let (rows, _) = run(&mut model, &ids, chunk).unwrap();
+                    assert!(rows.bits() == all, "{schedule:?}, {limit:?}");
+                }
+                memory.push(model.memory(20, None).expert_bytes / page);
+            }
+            // Alignment takes a page of each buffer.
+            assert_eq!(memory, [18 + 1, 18 + 3, 18 + 9, 18 + 9]);
+        }
+    }
+}
+
+#[test]
+fn a_buffer_one_byte_too_large_is_refused_before_a_weight_is_read() {
+    let dir = Toy::new().bundle(&Packing::default());
+    let reader = BundleReader::open(dir.path()).unwrap();
+    std::fs::write(dir.path().join("resident.bin"), "").unwrap();
+    let limited = streaming(config(Schedule::Ahead, (2, 2, 3))).limited(Some(3 * 16384 - 1));
+    let options = LoadOptions {
+        streaming: Some(limited),
+        ..LoadOptions::default()
+    };
+    let error = Model::load(&reader, &options).unwrap_err();
+    assert!(matches!(error, RunError::Buffer { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("2 · 16384 + 16384 = 49152"), "{text}");
+    assert!(text.contains("-G 1"), "{text}");
 }
 
 #[test]

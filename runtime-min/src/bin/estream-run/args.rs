@@ -35,6 +35,8 @@ Running:
   -G N, -Q N, -B N         experts a group, reads at a time, groups in memory
                            [defaults: a quarter of a layer but at most 8, 2, 3]
       --plan NAME          a plan of the bundle, instead of these
+      --pin N              experts of each layer that stay in memory, or max: what the budget
+                           leaves room for; with ahead and compact [default: the plan's, or 0]
       --budget SIZE        the most memory, as 512M or 2G; what needs more is refused
       --timeline FILE      write what happened when, for ui.perfetto.dev
       --backend NAME       cpu [default: cpu]
@@ -159,6 +161,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
             Short('G') => args.stream.group = Some(parser.value()?.parse()?),
             Short('Q') => args.stream.depth = Some(parser.value()?.parse()?),
             Short('B') => args.stream.banks = Some(parser.value()?.parse()?),
+            Long("pin") => args.stream.pin = Some(parser.value()?.parse()?),
             Long("plan") => args.stream.plan = Some(parser.value()?.string()?),
             Long("budget") => {
                 let size = parse_size(&parser.value()?.string()?);

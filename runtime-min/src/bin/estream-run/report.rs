@@ -41,7 +41,7 @@ pub(crate) fn table(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
         let config = stream.config;
         writeln!(
             out,
-            "stream {}, G {}, Q {}, B {} ({}), {} reads, {}\n\
+            "stream {}, G {}, Q {}, B {}, {} pinned ({}), {} reads, {}\n\
              records read {}: in time {}, late {}, wasted {}; each {} times\n\
              bytes read {}, {} times those with routes; waited {} times, {} us\n\
              T_io {} us, T_exec {} us, T_total {} us, bubble {} %, overlap {} %",
@@ -49,6 +49,7 @@ pub(crate) fn table(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
             config.group,
             config.depth,
             config.banks,
+            stream.pinned,
             stats.plan,
             stream.reads,
             stream.io_text(),
