@@ -1,0 +1,173 @@
+//! The nested search of paper equations 9 and 10.
+
+use std::cmp::Reverse;
+use std::fmt;
+
+use estream_schemas::plan::Schedule;
+
+use crate::early::Scratch;
+use crate::evaluate::{Evaluated, Lane};
+use crate::feasible::Inequality;
+use crate::problem::{GroupSize, Problem};
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The configuration that takes the least time; of equal ones the one with the smaller arena,
+    /// then with the larger G, then of the schedule that was named first.
+    pub chosen: Evaluated,
+    /// The best of another G or schedule, by the same order.
+    pub runner_up: Option<Evaluated>,
+    /// Q₀.
+    pub depth: usize,
+    /// What holds of the chosen one.
+    pub inequalities: Vec<Inequality>,
+}
+
+/// Nothing can be done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Infeasible {
+    /// Of every G with the fewest banks, whether or not it holds.
+    pub inequalities: Vec<Inequality>,
+    /// The least M_max with which something could; none if a device's limits forbid all.
+    pub budget_bytes: Option<u64>,
+}
+
+impl fmt::Display for Infeasible {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no configuration fits:")?;
+        for inequality in &self.inequalities {
+            write!(f, "\n  {inequality}")?;
+        }
+        match self.budget_bytes {
+            Some(bytes) => write!(f, "\nthe smallest budget that would do is {bytes} bytes"),
+            None => f.write_str("\nno budget would do: the limits of the device forbid it"),
+        }
+    }
+}
+
+/// Paper equations 9 and 10 at Q₀, over all schedules:
+///
+/// ```text
+/// B*(g) ∈ argmin { Σ_w T(w; g, Q₀, b) : Q₀ ≤ b ≤ B_max(g) }
+/// G*    ∈ argmin { Σ_w T(w; g, Q₀, B*(g)) : B_max(g) ≥ Q₀ }
+/// ```
+///
+/// Sums are weighted. The result is that of evaluating every (G, B).
+///
+/// # Errors
+/// If no B of any G is feasible.
+pub fn plan(problem: &Problem) -> Result<Choice, Infeasible> {
+    let depth = problem.depth();
+    let mut scratch = Scratch::default();
+    let mut found = Vec::new();
+    for (schedule, size) in problem.lanes() {
+        let depth = depth_of(schedule, depth);
+        let most = problem.max_banks(schedule, &size);
+        if most < depth {
+            continue;
+        }
+        let lane = Lane::new(problem, schedule, size, depth);
+        if let Some((cost, banks)) = best_banks(&lane, most, &mut scratch) {
+            found.push((cost, problem.arena_bytes(&lane.config(banks)), banks, lane));
+        }
+    }
+    // The sort is stable, so that the schedule that was named first stays first.
+    found.sort_by_key(|(cost, arena, _, lane)| (*cost, *arena, Reverse(lane.size.group)));
+    let mut found = found.into_iter();
+    let Some((_, _, banks, lane)) = found.next() else {
+        return Err(infeasible(problem, depth));
+    };
+    Ok(Choice {
+        chosen: lane.evaluate(banks),
+        runner_up: found.next().map(|(_, _, banks, lane)| lane.evaluate(banks)),
+        depth,
+        inequalities: problem.inequalities(&lane.config(banks), &lane.size),
+    })
+}
+
+impl Problem {
+    /// Every schedule with every G.
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = (Schedule, GroupSize)> {
+        let schedules = self.question().schedules.iter();
+        schedules.flat_map(|schedule| {
+            let sizes = self.question().groups.iter();
+            sizes.map(|size| (*schedule, *size))
+        })
+    }
+}
+
+/// Q of a schedule: what is resident is not read.
+pub(crate) fn depth_of(schedule: Schedule, depth: usize) -> usize {
+    match schedule {
+        Schedule::Resident => 1,
+        _ => depth,
+    }
+}
+
+/// B* from Q to `most`: the smallest of those that cost least, with the cost.
+fn best_banks(lane: &Lane<'_>, most: usize, scratch: &mut Scratch) -> Option<(u128, usize)> {
+    if lane.schedule == Schedule::Early {
+        let all = lane.cost(most, u128::MAX, scratch);
+        let sum = all.sum?;
+        if !all.wasted {
+            return Some((sum, fewest(lane, most, sum, scratch)));
+        }
+    }
+    let mut best = None;
+    let mut limit = u128::MAX;
+    for banks in lane.depth..=most {
+        let cost = lane.cost(banks, limit, scratch);
+        if let Some(sum) = cost.sum {
+            best = Some((sum, banks));
+            limit = sum;
+            // With more banks nothing would be different.
+            if !cost.held {
+                break;
+            }
+        }
+        if limit <= lane.least() {
+            break;
+        }
+    }
+    best
+}
+
+/// The fewest banks that cost `sum`, as `most` do. Nothing is read in vain with so many banks, so
+/// with fewer, which read later, nothing is either; then equation 5 has only maxima and sums of what
+/// a smaller B makes no earlier, and the cost never grows with B.
+fn fewest(lane: &Lane<'_>, most: usize, sum: u128, scratch: &mut Scratch) -> usize {
+    let (mut low, mut high) = (lane.depth, most);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match lane.cost(middle, sum + 1, scratch).sum {
+            Some(_) => high = middle,
+            None => low = middle + 1,
+        }
+    }
+    low
+}
+
+fn infeasible(problem: &Problem, depth: usize) -> Infeasible {
+    let mut inequalities = Vec::new();
+    let mut budget_bytes: Option<u64> = None;
+    for (schedule, size) in problem.lanes() {
+        let depth = depth_of(schedule, depth);
+        let config = problem.plain(schedule, &size, depth, depth);
+        for inequality in problem.inequalities(&config, &size) {
+            // Schedules that differ in nothing else have the same ones.
+            let known = inequalities
+                .iter()
+                .any(|other: &Inequality| other.to_string() == inequality.to_string());
+            if !known {
+                inequalities.push(inequality);
+            }
+        }
+        let least = problem.least_budget(schedule, &size, depth);
+        budget_bytes = budget_bytes.into_iter().chain(least).min();
+    }
+    Infeasible {
+        inequalities,
+        budget_bytes,
+    }
+}
