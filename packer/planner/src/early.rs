@@ -38,11 +38,45 @@ struct Slice {
     is_routed: bool,
 }
 
-/// d and f, kept between evaluations so that memory is allocated once.
+/// What one evaluation of a request leaves to the next, with another B.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
+    /// d, so that memory is allocated once.
     landed: Vec<u64>,
+    /// f.
     free: Vec<u64>,
+    settled: Vec<Settled>,
+}
+
+/// A step that begins and ends with no read under way, and in which no read waits for a bank, is the same
+/// with more banks: each read begins when it did, and what it would wait for is over by then.
+#[derive(Clone, Copy, Debug)]
+struct Settled {
+    /// From so many banks on.
+    banks: usize,
+    /// How long it takes.
+    total_ns: u64,
+    wasted: bool,
+}
+
+impl Settled {
+    const NEVER: Settled = Settled {
+        banks: usize::MAX,
+        total_ns: 0,
+        wasted: false,
+    };
+}
+
+impl Scratch {
+    /// With room for so many reads, and 0 for those before the first.
+    fn open(&mut self, depth: usize, banks: usize, of: &Slices) {
+        self.settled.resize(of.ends.len(), Settled::NEVER);
+        for (list, before) in [(&mut self.landed, depth), (&mut self.free, banks)] {
+            let wanted = before + of.slices.len();
+            list.resize(wanted.max(list.len()), 0);
+            list[..before].fill(0);
+        }
+    }
 }
 
 impl Slices {
@@ -119,39 +153,68 @@ impl Slices {
         scratch: &mut Scratch,
         mut on_read: impl FnMut(u64, u64, usize),
     ) -> Outcome {
-        // d and f are 0 before the first read: d_{k−Q} is at k of `landed`, f_{k−B} at k of `free`.
-        let Scratch { landed, free } = scratch;
-        landed.clear();
-        landed.resize(depth, 0);
-        free.clear();
-        free.resize(banks, 0);
+        // d and f are 0 before the first read: d_{k−Q} is at k of `landed`, f_{k−B} at k of `free`. What
+        // an earlier evaluation left behind that is not looked at.
+        scratch.open(depth, banks, self);
+        let Scratch {
+            landed,
+            free,
+            settled,
+        } = scratch;
         let mut outcome = Outcome::default();
-        let (mut k, mut issued, mut done) = (0, 0, 0);
-        for step in 0..self.ends.len() {
-            if done + self.least_ns[step] >= bound {
+        let (mut k, mut issued, mut done, mut reading) = (0, 0, 0, 0);
+        let mut first = 0;
+        let steps = self.ends.iter().zip(&self.least_ns).zip(settled);
+        for ((step_end, least_ns), settled) in steps {
+            if done + least_ns >= bound {
                 return outcome;
             }
-            let known = done + self.other_ns;
-            issued = done.max(issued);
+            let begin = done;
+            let is_clean = reading <= begin;
+            let slices = first..*step_end;
+            first = *step_end;
+            if is_clean && banks >= settled.banks {
+                done = begin + settled.total_ns;
+                outcome.wasted |= settled.wasted;
+                continue;
+            }
+            let known = begin + self.other_ns;
+            issued = begin.max(issued);
             done = known;
-            for (at, slice) in self.step(step).iter().enumerate() {
+            let (mut held, mut wasted) = (false, false);
+            for (at, slice) in slices.clone().zip(&self.slices[slices]) {
                 let ready = landed[k].max(issued);
                 let start = ready.max(free[k]);
-                outcome.held |= start > ready;
-                let end = start + slice.read_ns;
-                if slice.is_routed {
-                    done = done.max(end) + slice.run_ns;
-                    free.push(done);
-                } else if start < known {
-                    outcome.wasted = true;
-                    free.push(end.max(known));
-                } else {
+                held |= start > ready;
+                if !slice.is_routed && start >= known {
                     continue;
                 }
-                landed.push(end);
+                let end = start + slice.read_ns;
+                let freed = match slice.is_routed {
+                    true => {
+                        done = done.max(end) + slice.run_ns;
+                        done
+                    }
+                    false => {
+                        wasted = true;
+                        end.max(known)
+                    }
+                };
+                reading = reading.max(end);
+                landed[k + depth] = end;
+                free[k + banks] = freed;
                 issued = start;
                 k += 1;
-                on_read(start, end, self.ends[step] - self.step(step).len() + at);
+                on_read(start, end, at);
+            }
+            outcome.held |= held;
+            outcome.wasted |= wasted;
+            if is_clean && !held && reading <= done {
+                *settled = Settled {
+                    banks: banks.min(settled.banks),
+                    total_ns: done - begin,
+                    wasted,
+                };
             }
         }
         let total_ns = done + self.head_ns;

@@ -126,13 +126,22 @@ impl<'a> Lane<'a> {
         self.least[0]
     }
 
+    /// What evaluations of this lane, and of no other, leave to each other.
+    pub(crate) fn scratch(&self) -> Vec<Scratch> {
+        self.problem
+            .requests
+            .iter()
+            .map(|_| Scratch::default())
+            .collect()
+    }
+
     pub(crate) fn config(&self, banks: usize) -> StreamConfig {
         let (group, tokens) = (self.size.group, self.problem.tokens);
         StreamConfig::new(self.schedule, group, self.depth, banks, tokens)
     }
 
     /// Σ weight · total, if that is below `limit`.
-    pub(crate) fn cost(&self, banks: usize, limit: u128, scratch: &mut Scratch) -> Cost {
+    pub(crate) fn cost(&self, banks: usize, limit: u128, scratch: &mut [Scratch]) -> Cost {
         let config = self.config(banks);
         let mut cost = Cost {
             sum: None,
@@ -149,6 +158,7 @@ impl<'a> Lane<'a> {
             let bound = u64::try_from(bound).unwrap_or(u64::MAX);
             let outcome = match &self.model {
                 Model::Early(slices) => {
+                    let scratch = &mut scratch[at];
                     slices[at].walk(self.depth, banks, bound, scratch, |_, _, _| {})
                 }
                 Model::Simulated(times, least) => {

@@ -2,7 +2,6 @@
 
 use std::cmp::Reverse;
 
-use crate::early::Scratch;
 use crate::evaluate::{Evaluated, Lane};
 use crate::problem::Problem;
 use crate::search::depth_of;
@@ -17,11 +16,11 @@ pub fn pareto(problem: &Problem) -> Vec<Evaluated> {
         return Vec::new();
     };
     let depth = open.depth();
-    let mut scratch = Scratch::default();
     let mut all = Vec::new();
     let mut lanes = Vec::new();
     for (schedule, size) in open.lanes() {
         let lane = Lane::new(&open, schedule, size, depth_of(schedule, depth));
+        let mut scratch = lane.scratch();
         // Banks that change nothing only take memory.
         for banks in lane.depth..=open.max_banks(schedule, &size) {
             let cost = lane.cost(banks, u128::MAX, &mut scratch);

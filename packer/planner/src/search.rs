@@ -59,31 +59,45 @@ impl fmt::Display for Infeasible {
 /// If no B of any G is feasible.
 pub fn plan(problem: &Problem) -> Result<Choice, Infeasible> {
     let depth = problem.depth();
-    let mut scratch = Scratch::default();
-    let mut found = Vec::new();
-    for (schedule, size) in problem.lanes() {
+    let mut lanes = Vec::new();
+    for (at, (schedule, size)) in problem.lanes().enumerate() {
         let depth = depth_of(schedule, depth);
         let most = problem.max_banks(schedule, &size);
-        if most < depth {
-            continue;
-        }
-        let lane = Lane::new(problem, schedule, size, depth);
-        if let Some((cost, banks)) = best_banks(&lane, most, &mut scratch) {
-            found.push((cost, problem.arena_bytes(&lane.config(banks)), banks, lane));
+        if most >= depth {
+            lanes.push((at, most, Lane::new(problem, schedule, size, depth)));
         }
     }
-    // The sort is stable, so that the schedule that was named first stays first.
-    found.sort_by_key(|(cost, arena, _, lane)| (*cost, *arena, Reverse(lane.size.group)));
-    let mut found = found.into_iter();
-    let Some((_, _, banks, lane)) = found.next() else {
+    // The two best are wanted. Those that may be best are evaluated first, so that for the others
+    // it shows soon that they are not.
+    lanes.sort_by_key(|(_, _, lane)| lane.least());
+    let mut best: Vec<Found<'_>> = Vec::new();
+    for (at, most, lane) in &lanes {
+        let limit = best.get(1).map_or(u128::MAX, |second| second.key.0 + 1);
+        if let Some((cost, banks)) = best_banks(lane, *most, limit) {
+            let arena = problem.arena_bytes(&lane.config(banks));
+            let key = (cost, arena, Reverse(lane.size.group), *at);
+            let place = best.partition_point(|other| other.key < key);
+            best.insert(place, Found { key, lane, banks });
+            best.truncate(2);
+        }
+    }
+    let Some(Found { lane, banks, .. }) = best.first() else {
         return Err(infeasible(problem, depth));
     };
     Ok(Choice {
-        chosen: lane.evaluate(banks),
-        runner_up: found.next().map(|(_, _, banks, lane)| lane.evaluate(banks)),
+        chosen: lane.evaluate(*banks),
+        runner_up: best.get(1).map(|found| found.lane.evaluate(found.banks)),
         depth,
-        inequalities: problem.inequalities(&lane.config(banks), &lane.size),
+        inequalities: problem.inequalities(&lane.config(*banks), &lane.size),
     })
+}
+
+/// The best B of a schedule and G.
+struct Found<'a> {
+    /// What it is compared by: cost, arena, the larger G, and its place among the lanes.
+    key: (u128, u128, Reverse<usize>, usize),
+    lane: &'a Lane<'a>,
+    banks: usize,
 }
 
 impl Problem {
@@ -105,17 +119,20 @@ pub(crate) fn depth_of(schedule: Schedule, depth: usize) -> usize {
     }
 }
 
-/// B* from Q to `most`: the smallest of those that cost least, with the cost.
-fn best_banks(lane: &Lane<'_>, most: usize, scratch: &mut Scratch) -> Option<(u128, usize)> {
+/// B* from Q to `most`, with its cost, if that is below `limit`: the smallest of those that cost least.
+fn best_banks(lane: &Lane<'_>, most: usize, limit: u128) -> Option<(u128, usize)> {
+    let (mut limit, mut best) = (limit, None);
+    if lane.least() >= limit {
+        return None;
+    }
+    let scratch = &mut lane.scratch()[..];
     if lane.schedule == Schedule::Early {
         let all = lane.cost(most, u128::MAX, scratch);
         let sum = all.sum?;
         if !all.wasted {
-            return Some((sum, fewest(lane, most, sum, scratch)));
+            return (sum < limit).then(|| (sum, fewest(lane, most, sum, scratch)));
         }
     }
-    let mut best = None;
-    let mut limit = u128::MAX;
     for banks in lane.depth..=most {
         let cost = lane.cost(banks, limit, scratch);
         if let Some(sum) = cost.sum {
@@ -136,7 +153,7 @@ fn best_banks(lane: &Lane<'_>, most: usize, scratch: &mut Scratch) -> Option<(u1
 /// The fewest banks that cost `sum`, as `most` do. Nothing is read in vain with so many banks, so
 /// with fewer, which read later, nothing is either; then equation 5 has only maxima and sums of what
 /// a smaller B makes no earlier, and the cost never grows with B.
-fn fewest(lane: &Lane<'_>, most: usize, sum: u128, scratch: &mut Scratch) -> usize {
+fn fewest(lane: &Lane<'_>, most: usize, sum: u128, scratch: &mut [Scratch]) -> usize {
     let (mut low, mut high) = (lane.depth, most);
     while low < high {
         let middle = low + (high - low) / 2;

@@ -5,7 +5,6 @@ use std::cmp::Reverse;
 use estream_schemas::plan::Schedule;
 
 use super::{Dice, Reads, question, roomy};
-use crate::early::Scratch;
 use crate::evaluate::{Evaluated, Lane};
 use crate::feasible::Rule;
 use crate::search::{Infeasible, depth_of};
@@ -119,7 +118,7 @@ fn no_bound_ends_an_evaluation_that_is_within_it() {
             let depth = depth_of(schedule, problem.depth());
             let lane = Lane::new(&problem, schedule, size, depth);
             let banks = depth.max(dice.count(1, 5));
-            let mut scratch = Scratch::default();
+            let mut scratch = lane.scratch();
             let sum = cost(&problem, &lane.evaluate(banks));
             assert!(lane.least() <= sum);
             for (limit, expected) in [(u128::MAX, Some(sum)), (sum + 1, Some(sum)), (sum, None)] {
