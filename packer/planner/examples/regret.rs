@@ -1,15 +1,15 @@
 //! What planning at Q₀ from one prompt's routes costs, compared with the best (G, Q, B) of another.
 //!
-//!     cargo run --release -p estream-planner --example regret [SCHEDULE [DEVICES]]
+//!     cargo run --release -p estream-planner --example regret [SCHEDULE [DEVICES [full]]]
 //!
 //! For each of the paper's models, a number of made-up devices, six lengths of prompt and three budgets,
-//! a plan is made with the routes of one prompt. How much slower is it than the best of all (G, Q, B) within
+//! a plan is made with the routes of one prompt, at Q₀ or, with `full`, at the best Q. How much slower is it than the best of all (G, Q, B) within
 //! the budget, all of them tried, for that prompt and for another of the same length?
 
 #[path = "../benches/setting/mod.rs"]
 mod setting;
 
-use estream_planner::{Choice, Problem, explain, plan};
+use estream_planner::{Choice, Problem, Search, explain, plan};
 use estream_schemas::plan::Schedule;
 
 use self::setting::{DEVICE, Device, MODELS, question};
@@ -108,6 +108,10 @@ fn main() {
     let devices = args
         .next()
         .map_or(4, |count| count.parse().expect("a number of devices"));
+    let search = match args.next().as_deref() {
+        Some("full") => Search::Full,
+        _ => Search::Nested,
+    };
     println!("{name}, {devices} devices           own prompt           another one");
     println!(
         "{:<18} {:>5} {:>7} {:>9} {:>9} {:>9} {:>9}",
@@ -125,6 +129,7 @@ fn main() {
                     let of = |prompt| {
                         let device = device(number);
                         let mut question = question(model, &device, *tokens, (schedule, prompt));
+                        question.search = search;
                         question.budget_bytes = (1 << 30) + 2 * model.record_bytes + extra_bytes;
                         Problem::new(question).expect("a problem")
                     };

@@ -80,7 +80,7 @@ impl fmt::Display for Explained {
             (_, Some(failed), ..) => failed.to_string(),
             (.., Some(slower), _) if slower > 0 => format!("{slower} ns slower"),
             (.., Some(slower), _) if slower < 0 => format!(
-                "{} ns faster, but only Q = {} was looked at",
+                "{} ns faster, but only Q = {} is looked at",
                 -slower, self.depth
             ),
             (.., Some(larger)) if larger > 0 => {

@@ -29,7 +29,7 @@ pub use evaluate::{Evaluated, Prediction};
 pub use explain::{Explained, explain};
 pub use feasible::{Inequality, Rule};
 pub use pareto::pareto;
-pub use problem::{GroupSize, LayerSize, Malformed, Problem, Question, Workload};
+pub use problem::{GroupSize, LayerSize, Malformed, Problem, Question, Search, Workload};
 pub use recurrence::{Group, Layer, Predicted, predict};
 pub use routes::{expected_routes, expected_union};
 pub use search::{Choice, Infeasible, plan};

@@ -4,9 +4,8 @@ use std::cmp::Reverse;
 
 use crate::evaluate::{Evaluated, Lane};
 use crate::problem::Problem;
-use crate::search::depth_of;
 
-/// Every configuration at Q₀ that none is better than in memory and time: memory ascends and
+/// Every configuration that is looked at and that none is better than in memory and time: memory ascends and
 /// time falls. The budget does not count, the limits of the device do. Of equal ones the one with the larger G.
 pub fn pareto(problem: &Problem) -> Vec<Evaluated> {
     let mut open = problem.question().clone();
@@ -15,11 +14,10 @@ pub fn pareto(problem: &Problem) -> Vec<Evaluated> {
         // It is the problem that was there, but for a number that no check looks at.
         return Vec::new();
     };
-    let depth = open.depth();
     let mut all = Vec::new();
     let mut lanes = Vec::new();
-    for (schedule, size) in open.lanes() {
-        let lane = Lane::new(&open, schedule, size, depth_of(schedule, depth));
+    for (schedule, size, depth) in open.lanes() {
+        let lane = Lane::new(&open, schedule, size, depth);
         let mut scratch = lane.scratch();
         // Banks that change nothing only take memory.
         for banks in lane.depth..=open.max_banks(schedule, &size) {

@@ -30,10 +30,23 @@ pub struct Question {
     pub groups: Vec<GroupSize>,
     /// Q that are supported (𝒬).
     pub depths: Vec<usize>,
+    /// Which of them are looked at.
+    pub search: Search,
     /// Schedules to choose from; of two that are equal, the first is taken.
     pub schedules: Vec<Schedule>,
     /// What is asked, and how often.
     pub workloads: Vec<Workload>,
+}
+
+/// Which Q are looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Search {
+    /// Q₀ alone: the paper's nested search.
+    #[default]
+    Nested,
+    /// All of them: equation 6 itself. Where memory is short a smaller Q can be better than one that
+    /// has enough bandwidth, because it leaves a bank for what is executed.
+    Full,
 }
 
 /// Size of a layer with experts.

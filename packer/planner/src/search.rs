@@ -8,15 +8,15 @@ use estream_schemas::plan::Schedule;
 use crate::early::Scratch;
 use crate::evaluate::{Evaluated, Lane};
 use crate::feasible::Inequality;
-use crate::problem::{GroupSize, Problem};
+use crate::problem::{GroupSize, Problem, Search};
 
 /// What to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The configuration that takes the least time; of equal ones the one with the smaller arena,
-    /// then with the larger G, then of the schedule that was named first.
+    /// then with the larger G, then of the schedule that was named first, then with the smaller Q.
     pub chosen: Evaluated,
-    /// The best of another G or schedule, by the same order.
+    /// The best of another schedule, G or Q, by the same order.
     pub runner_up: Option<Evaluated>,
     /// Q₀.
     pub depth: usize,
@@ -46,22 +46,20 @@ impl fmt::Display for Infeasible {
     }
 }
 
-/// Paper equations 9 and 10 at Q₀, over all schedules:
+/// Paper equations 9 and 10 at Q₀, or at every Q with [`Search::Full`], over all schedules:
 ///
 /// ```text
 /// B*(g) ∈ argmin { Σ_w T(w; g, Q₀, b) : Q₀ ≤ b ≤ B_max(g) }
 /// G*    ∈ argmin { Σ_w T(w; g, Q₀, B*(g)) : B_max(g) ≥ Q₀ }
 /// ```
 ///
-/// Sums are weighted. The result is that of evaluating every (G, B).
+/// Sums are weighted. The result is that of evaluating every (G, B), or every (G, Q, B).
 ///
 /// # Errors
 /// If no B of any G is feasible.
 pub fn plan(problem: &Problem) -> Result<Choice, Infeasible> {
-    let depth = problem.depth();
     let mut lanes = Vec::new();
-    for (at, (schedule, size)) in problem.lanes().enumerate() {
-        let depth = depth_of(schedule, depth);
+    for (at, (schedule, size, depth)) in problem.lanes().into_iter().enumerate() {
         let most = problem.max_banks(schedule, &size);
         if most >= depth {
             lanes.push((at, most, Lane::new(problem, schedule, size, depth)));
@@ -82,17 +80,17 @@ pub fn plan(problem: &Problem) -> Result<Choice, Infeasible> {
         }
     }
     let Some(Found { lane, banks, .. }) = best.first() else {
-        return Err(infeasible(problem, depth));
+        return Err(infeasible(problem));
     };
     Ok(Choice {
         chosen: lane.evaluate(*banks),
         runner_up: best.get(1).map(|found| found.lane.evaluate(found.banks)),
-        depth,
+        depth: problem.depth(),
         inequalities: problem.inequalities(&lane.config(*banks), &lane.size),
     })
 }
 
-/// The best B of a schedule and G.
+/// The best B of a schedule, G and Q.
 struct Found<'a> {
     /// What it is compared by: cost, arena, the larger G, and its place among the lanes.
     key: (u128, u128, Reverse<usize>, usize),
@@ -101,21 +99,26 @@ struct Found<'a> {
 }
 
 impl Problem {
-    /// Every schedule with every G.
-    pub(crate) fn lanes(&self) -> impl Iterator<Item = (Schedule, GroupSize)> {
-        let schedules = self.question().schedules.iter();
-        schedules.flat_map(|schedule| {
-            let sizes = self.question().groups.iter();
-            sizes.map(|size| (*schedule, *size))
-        })
-    }
-}
-
-/// Q of a schedule: what is resident is not read.
-pub(crate) fn depth_of(schedule: Schedule, depth: usize) -> usize {
-    match schedule {
-        Schedule::Resident => 1,
-        _ => depth,
+    /// Every schedule with every G and every Q that is looked at; what is resident is not read.
+    pub(crate) fn lanes(&self) -> Vec<(Schedule, GroupSize, usize)> {
+        let question = self.question();
+        let mut depths = match question.search {
+            Search::Nested => vec![self.depth()],
+            Search::Full => question.depths.clone(),
+        };
+        depths.sort_unstable();
+        depths.dedup();
+        let mut lanes = Vec::new();
+        for schedule in &question.schedules {
+            let depths = match schedule {
+                Schedule::Resident => &[1],
+                _ => &depths[..],
+            };
+            for size in &question.groups {
+                lanes.extend(depths.iter().map(|depth| (*schedule, *size, *depth)));
+            }
+        }
+        lanes
     }
 }
 
@@ -165,11 +168,10 @@ fn fewest(lane: &Lane<'_>, most: usize, sum: u128, scratch: &mut [Scratch]) -> u
     low
 }
 
-fn infeasible(problem: &Problem, depth: usize) -> Infeasible {
+fn infeasible(problem: &Problem) -> Infeasible {
     let mut inequalities = Vec::new();
     let mut budget_bytes: Option<u64> = None;
-    for (schedule, size) in problem.lanes() {
-        let depth = depth_of(schedule, depth);
+    for (schedule, size, depth) in problem.lanes() {
         let config = problem.plain(schedule, &size, depth, depth);
         for inequality in problem.inequalities(&config, &size) {
             // Schedules that differ in nothing else have the same ones.

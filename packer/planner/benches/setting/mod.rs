@@ -1,6 +1,6 @@
 //! The paper's models on made-up devices.
 
-use estream_planner::{GroupSize, LayerSize, Question, Workload, expected_routes};
+use estream_planner::{GroupSize, LayerSize, Question, Search, Workload, expected_routes};
 use estream_schemas::plan::Schedule;
 use estream_schemas::profile::{Limits, OtherTime, Rate, RecordTime, Service, Storage};
 
@@ -115,6 +115,7 @@ pub(crate) fn question(
         region_bytes: model.record_bytes / 3,
         groups: [1, 2, 4, 8, 16, 32].map(size).into(),
         depths: vec![1, 2, 3, 4],
+        search: Search::Nested,
         schedules: vec![schedule],
         workloads: vec![Workload {
             weight: 1,

@@ -8,7 +8,7 @@ mod search;
 use estream_schemas::plan::Schedule;
 use estream_schemas::profile::{Limits, OtherTime, Rate, RecordTime, Service, Storage};
 
-use crate::{GroupSize, LayerSize, Problem, Question, Workload};
+use crate::{GroupSize, LayerSize, Problem, Question, Search, Workload};
 
 /// Numbers that are the same in every run.
 pub(crate) struct Dice(pub(crate) u64);
@@ -133,6 +133,7 @@ pub(crate) fn question(dice: &mut Dice, reads: Reads, routed: u64) -> Question {
         layers,
         groups,
         depths: vec![1, 2, 3],
+        search: Search::Nested,
         schedules: Schedule::ALL.into(),
         workloads,
     }

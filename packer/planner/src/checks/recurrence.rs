@@ -156,7 +156,7 @@ fn the_search_predicts_early_by_equation_5_where_all_is_routed() {
         let problem = roomy(&mut dice, Reads::BySize, 100);
         let banks = dice.count(1, 6);
         let depth = dice.count(1, banks.min(3));
-        for (schedule, size) in problem.lanes() {
+        for (schedule, size, _) in problem.lanes() {
             if schedule != Schedule::Early {
                 continue;
             }
@@ -181,7 +181,7 @@ fn the_simulation_is_equation_5_where_that_says_all() {
         let problem = roomy(&mut dice, Reads::Equal, 70);
         let banks = dice.count(1, 6);
         let depth = dice.count(1, banks.min(3));
-        for (schedule, size) in problem.lanes() {
+        for (schedule, size, _) in problem.lanes() {
             if !matches!(
                 schedule,
                 Schedule::OnDemand | Schedule::Prefetch | Schedule::Resident

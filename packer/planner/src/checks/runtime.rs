@@ -102,7 +102,7 @@ fn the_simulation_decides_as_the_runtime_does() {
         let problem = roomy(&mut dice, reads, routed);
         let banks = dice.count(1, 6);
         let depth = dice.count(1, banks.min(3));
-        for (schedule, size) in problem.lanes() {
+        for (schedule, size, _) in problem.lanes() {
             if schedule == Schedule::Resident {
                 continue;
             }

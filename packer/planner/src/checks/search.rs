@@ -7,8 +7,8 @@ use estream_schemas::plan::Schedule;
 use super::{Dice, Reads, question, roomy};
 use crate::evaluate::{Evaluated, Lane};
 use crate::feasible::Rule;
-use crate::search::{Infeasible, depth_of};
-use crate::{Problem, explain, pareto, plan};
+use crate::search::Infeasible;
+use crate::{Problem, Search, explain, pareto, plan};
 
 /// Σ weight · total.
 fn cost(problem: &Problem, evaluated: &Evaluated) -> u128 {
@@ -22,8 +22,7 @@ fn cost(problem: &Problem, evaluated: &Evaluated) -> u128 {
 /// Every configuration that holds, in the order of preference, with its place among the schedules.
 fn exhaustive(problem: &Problem) -> Vec<Evaluated> {
     let mut all = Vec::new();
-    for (at, (schedule, size)) in problem.lanes().enumerate() {
-        let depth = depth_of(schedule, problem.depth());
+    for (at, (schedule, size, depth)) in problem.lanes().into_iter().enumerate() {
         let lane = Lane::new(problem, schedule, size, depth);
         for banks in 1..=problem.most_banks(schedule, size.group) + 2 {
             let inequalities = problem.inequalities(&lane.config(banks), &size);
@@ -42,9 +41,10 @@ fn exhaustive(problem: &Problem) -> Vec<Evaluated> {
     all.into_iter().map(|(_, evaluated)| evaluated).collect()
 }
 
-/// Configurations of the same schedule and G.
+/// Configurations of the same schedule, G and Q.
 fn alike(one: &Evaluated, other: &Evaluated) -> bool {
-    (one.config.schedule, one.config.group) == (other.config.schedule, other.config.group)
+    let lane = |of: &Evaluated| (of.config.schedule, of.config.group, of.config.depth);
+    lane(one) == lane(other)
 }
 
 #[test]
@@ -55,6 +55,7 @@ fn the_choice_is_that_of_looking_at_everything() {
         let reads = [Reads::Equal, Reads::BySize][round % 2];
         let routed = [100, dice.between(1, 100)][round / 2 % 2];
         let mut question = question(&mut dice, reads, routed);
+        question.search = [Search::Nested, Search::Full][round / 4 % 2];
         if round % 3 == 0 {
             question.schedules = vec![Schedule::ALL[round / 3 % 6]];
         }
@@ -114,8 +115,7 @@ fn no_bound_ends_an_evaluation_that_is_within_it() {
     for _ in 0..300 {
         let routed = dice.between(0, 100);
         let problem = roomy(&mut dice, Reads::BySize, routed);
-        for (schedule, size) in problem.lanes() {
-            let depth = depth_of(schedule, problem.depth());
+        for (schedule, size, depth) in problem.lanes() {
             let lane = Lane::new(&problem, schedule, size, depth);
             let banks = depth.max(dice.count(1, 5));
             let mut scratch = lane.scratch();
