@@ -56,14 +56,12 @@ struct Settled {
     banks: usize,
     /// How long it takes.
     total_ns: u64,
-    wasted: bool,
 }
 
 impl Settled {
     const NEVER: Settled = Settled {
         banks: usize::MAX,
         total_ns: 0,
-        wasted: false,
     };
 }
 
@@ -175,13 +173,12 @@ impl Slices {
             first = *step_end;
             if is_clean && banks >= settled.banks {
                 done = begin + settled.total_ns;
-                outcome.wasted |= settled.wasted;
                 continue;
             }
             let known = begin + self.other_ns;
             issued = begin.max(issued);
             done = known;
-            let (mut held, mut wasted) = (false, false);
+            let mut held = false;
             for (at, slice) in slices.clone().zip(&self.slices[slices]) {
                 let ready = landed[k].max(issued);
                 let start = ready.max(free[k]);
@@ -196,7 +193,7 @@ impl Slices {
                         done
                     }
                     false => {
-                        wasted = true;
+                        outcome.wasted = true;
                         end.max(known)
                     }
                 };
@@ -208,12 +205,10 @@ impl Slices {
                 on_read(start, end, at);
             }
             outcome.held |= held;
-            outcome.wasted |= wasted;
             if is_clean && !held && reading <= done {
                 *settled = Settled {
                     banks: banks.min(settled.banks),
                     total_ns: done - begin,
-                    wasted,
                 };
             }
         }

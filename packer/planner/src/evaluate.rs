@@ -45,7 +45,7 @@ pub(crate) struct Outcome {
     pub(crate) total_ns: Option<u64>,
     /// More banks could change something.
     pub(crate) held: bool,
-    /// Something without routes was read.
+    /// Something without routes was read, in an evaluation without a memory of others.
     pub(crate) wasted: bool,
 }
 
@@ -217,12 +217,17 @@ fn weighted(request: &Request, total_ns: u64) -> u128 {
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     prediction: Prediction,
+    /// The start of the last one.
+    started: u64,
+    /// The end of those that end last.
     covered: u64,
 }
 
 impl Tally {
     /// A read from `start` to `end`.
     pub(crate) fn read(&mut self, start: u64, end: u64, records: usize, record_bytes: u64) {
+        debug_assert!(start >= self.started, "reads begin in order");
+        self.started = start;
         self.prediction.times.io_ns += end.saturating_sub(start.max(self.covered));
         self.covered = self.covered.max(end);
         self.prediction.reads += 1;
