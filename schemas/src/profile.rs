@@ -1,15 +1,25 @@
-//! What a device's storage and memory can do, stated by hand or measured.
+//! What a device can do, as far as streaming needs to know it; stated by hand or measured.
 //!
-//! All quantities are whole numbers of one unit, which the name of the field says.
+//! All quantities are whole numbers of one unit, which the name of the field says. Only
+//! [`Profile::storage`] is required: a profile without the rest serves to imitate storage, and
+//! one with [`services`](Profile::services) serves to choose a way of streaming.
+
+mod line;
+mod service;
+mod sources;
+mod storage;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::service::{OtherTime, RecordTime, Service};
+pub use self::sources::{FIGURES, Source, Sources};
+pub use self::storage::{Rate, Storage};
 use crate::limits::at_most;
 
 /// Version of the form, which has no field for it: files by hand are short.
 pub const PROFILE_VERSION: u64 = 1;
-/// Rates of one profile.
-const MAX_RATES: usize = 256;
+/// Models of one profile.
+const MAX_SERVICES: usize = 64;
 
 /// A device, as far as streaming needs to know it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,135 +28,159 @@ const MAX_RATES: usize = 256;
 pub struct Profile {
     /// What people call the device.
     pub name: String,
+    /// What it is made of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<Device>,
     /// Where experts are read from.
     pub storage: Storage,
-    /// Memory a process may take.
+    /// Memory a process may take: M_max of paper equation 6.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget_bytes: Option<u64>,
+    /// What an accelerator can take at most.
+    #[serde(default, skip_serializing_if = "Limits::is_none")]
+    pub limits: Limits,
+    /// How long it computes, by model.
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "services"
+    )]
+    pub services: Vec<Service>,
+    /// Where figures come from.
+    #[serde(default, skip_serializing_if = "Sources::is_empty")]
+    pub sources: Sources,
 }
 
-/// Flash storage.
+/// What a device is made of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-pub struct Storage {
-    /// From a read's issue to its first byte, in nanoseconds.
-    pub latency_ns: u64,
-    /// Bandwidth by size and number of reads; at least one.
-    #[serde(deserialize_with = "rates")]
-    pub rates: Vec<Rate>,
-    /// The largest buffer that one read may fill, where there is a limit (Linux udmabuf: 64 MiB).
+pub struct Device {
+    /// The system on a chip, such as `SM8850`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub buffer_bytes: Option<u64>,
+    pub soc: Option<String>,
+    /// Architecture of the Hexagon NPU, such as `v81`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hexagon: Option<String>,
+    /// Memory of the device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ram_bytes: Option<u64>,
 }
 
-/// Bandwidth of reads of one size, so many at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What an accelerator can take at most. What is left out is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-pub struct Rate {
-    /// Bytes of a read.
-    pub read_bytes: u64,
-    /// Reads at a time.
-    pub outstanding: u64,
-    /// Bytes a second of all of them together.
-    pub bytes_per_second: u64,
+pub struct Limits {
+    /// Memory that it has mapped at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mapping_bytes: Option<u64>,
+    /// Buffers that the arena may consist of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buffers: Option<u64>,
+    /// Its own memory on the chip.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vtcm_bytes: Option<u64>,
+    /// What the address of a slot is a multiple of; a power of two.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "alignment"
+    )]
+    pub alignment_bytes: Option<u64>,
 }
 
-fn rates<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<Rate>, D::Error> {
-    let rates: Vec<Rate> = at_most(d, MAX_RATES)?;
-    let usable =
-        |rate: &Rate| rate.read_bytes > 0 && rate.outstanding > 0 && rate.bytes_per_second > 0;
-    match !rates.is_empty() && rates.iter().all(usable) {
-        true => Ok(rates),
+impl Limits {
+    fn is_none(&self) -> bool {
+        *self == Limits::default()
+    }
+}
+
+impl Profile {
+    /// The times of a model, by its name.
+    pub fn service(&self, name: &str) -> Option<&Service> {
+        self.services.iter().find(|service| service.name == name)
+    }
+}
+
+fn alignment<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<u64>, D::Error> {
+    let bytes: Option<u64> = Deserialize::deserialize(d)?;
+    match bytes.is_none_or(u64::is_power_of_two) {
+        true => Ok(bytes),
         false => Err(serde::de::Error::custom(
-            "rates are none, or one of them has a 0",
+            "alignment_bytes is no power of two",
         )),
     }
 }
 
-impl Storage {
-    /// Bandwidth of reads of `bytes`, `outstanding` at a time: of the stated rate that is nearest
-    /// below in both, or above where there is none below.
-    pub fn bytes_per_second(&self, bytes: u64, outstanding: u64) -> u64 {
-        let distance = |rate: &&Rate| {
-            let of = |stated: u64, wanted: u64| (stated > wanted, stated.abs_diff(wanted));
-            (
-                of(rate.outstanding, outstanding),
-                of(rate.read_bytes, bytes),
-            )
-        };
-        let nearest = self.rates.iter().min_by_key(distance);
-        nearest.map_or(u64::MAX, |rate| rate.bytes_per_second)
+fn services<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<Service>, D::Error> {
+    let services: Vec<Service> = at_most(d, MAX_SERVICES)?;
+    for (at, service) in services.iter().enumerate() {
+        if services[..at]
+            .iter()
+            .any(|other| other.name == service.name)
+        {
+            let name = &service.name;
+            return Err(serde::de::Error::custom(format!(
+                "services has {name:?} twice"
+            )));
+        }
     }
-
-    /// Nanoseconds that a read of `bytes` takes while `outstanding` are under way, itself
-    /// included: latency + bytes · outstanding / bandwidth.
-    pub fn read_ns(&self, bytes: u64, outstanding: u64) -> u64 {
-        let rate = u128::from(self.bytes_per_second(bytes, outstanding));
-        let work = u128::from(bytes) * u128::from(outstanding);
-        let work = work.saturating_mul(1_000_000_000);
-        let transfer = u64::try_from(work / rate.max(1)).unwrap_or(u64::MAX);
-        self.latency_ns.saturating_add(transfer)
-    }
+    Ok(services)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn storage() -> Storage {
-        let rate = |read_bytes, outstanding, bytes_per_second| Rate {
-            read_bytes,
-            outstanding,
-            bytes_per_second,
-        };
-        Storage {
-            latency_ns: 100_000,
-            rates: vec![
-                rate(1 << 20, 1, 1_000_000_000),
-                rate(16 << 20, 1, 1_500_000_000),
-                rate(1 << 20, 2, 2_000_000_000),
-            ],
-            buffer_bytes: None,
-        }
+    const STORAGE: &str = r#""storage":{"latency_ns":0,"rates":[{"read_bytes":1,"outstanding":1,"bytes_per_second":1}]}"#;
+
+    fn parse(rest: &str) -> Result<Profile, serde_json::Error> {
+        serde_json::from_str(&format!(r#"{{"name":"x",{STORAGE}{rest}}}"#))
+    }
+
+    fn service(name: &str) -> String {
+        format!(
+            r#"{{"name":"{name}","record_bytes":4096,"other":[{{"tokens":1,"ns":7}}],"records":[{{"rows":1,"ns":5}}]}}"#
+        )
     }
 
     #[test]
-    fn the_nearest_rate_below_counts() {
-        let storage = storage();
-        for (bytes, outstanding, expected) in [
-            (1 << 20, 1, 1_000_000_000),
-            (15 << 20, 1, 1_000_000_000),
-            (17 << 20, 1, 1_500_000_000),
-            (1, 1, 1_000_000_000),
-            (16 << 20, 2, 2_000_000_000),
-            (16 << 20, 9, 2_000_000_000),
+    fn storage_alone_is_a_profile_and_is_written_alone() {
+        let profile = parse("").unwrap();
+        assert_eq!(profile.limits, Limits::default());
+        assert!(profile.services.is_empty());
+        let text = serde_json::to_string(&profile).unwrap();
+        assert_eq!(text, format!(r#"{{"name":"x",{STORAGE}}}"#));
+    }
+
+    #[test]
+    fn a_profile_reads_back_as_it_was_written() {
+        let (one, other) = (service("one"), service("other"));
+        let profile = parse(&format!(
+            r#","device":{{"soc":"SM8850","hexagon":"v81","ram_bytes":9}},"budget_bytes":8,"limits":{{"mapping_bytes":7,"buffers":6,"vtcm_bytes":5,"alignment_bytes":4}},"services":[{one},{other}],"sources":{{"limits.buffers":{{"text":"a header","assumed":true}}}}"#
+        ))
+        .unwrap();
+        assert_eq!(profile.service("other").unwrap().name, "other");
+        assert_eq!(profile.service("none"), None);
+        let text = serde_json::to_string(&profile).unwrap();
+        assert_eq!(serde_json::from_str::<Profile>(&text).unwrap(), profile);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let (one, many) = (service("one"), vec![service("one"); 65].join(","));
+        for (rest, says) in [
+            (
+                r#","limits":{"alignment_bytes":12}"#.to_owned(),
+                "no power of two",
+            ),
+            (format!(r#","services":[{one},{one}]"#), r#""one" twice"#),
+            (format!(r#","services":[{many}]"#), "at most 64"),
+            (r#","limits":{"mapping":1}"#.to_owned(), "unknown field"),
         ] {
-            assert_eq!(storage.bytes_per_second(bytes, outstanding), expected);
+            let error = parse(&rest).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
         }
-    }
-
-    #[test]
-    fn reads_share_the_bandwidth() {
-        // 2,000,000 bytes at 1 GB/s: 2 ms; two of them at 2 GB/s together: 2 ms each.
-        assert_eq!(storage().read_ns(2_000_000, 1), 2_100_000);
-        assert_eq!(storage().read_ns(2_000_000, 2), 2_100_000);
-        assert_eq!(storage().read_ns(u64::MAX, u64::MAX), u64::MAX);
-    }
-
-    #[test]
-    fn no_rate_and_a_rate_of_nothing_are_refused() {
-        for rates in [
-            "[]",
-            r#"[{"read_bytes":1,"outstanding":0,"bytes_per_second":1}]"#,
-        ] {
-            let text = format!(r#"{{"latency_ns":0,"rates":{rates}}}"#);
-            let error = serde_json::from_str::<Storage>(&text).unwrap_err();
-            assert!(error.to_string().contains("rates are none"), "{error}");
-        }
-        let many = vec![r#"{"read_bytes":1,"outstanding":1,"bytes_per_second":1}"#; 257].join(",");
-        let text = format!(r#"{{"latency_ns":0,"rates":[{many}]}}"#);
-        assert!(serde_json::from_str::<Storage>(&text).is_err());
     }
 }

@@ -50,16 +50,16 @@ impl Predicted {
 ///
 /// d and f are 0 for k ≤ 0, n_l = f_last(l−1) + T^ne_l, and e_k is the moment from which the
 /// schedule allows the read: the end of the layer before (`early`, `compact`), n_l (`prefetch`), max(n_l, f_{k−1}) (`on-demand`), or
-/// any (`ahead`). With `resident` there are no reads.
+/// any (`ahead`). With `resident` there are no reads. Sums end at the largest number.
 pub fn predict(layers: &[Layer], config: &StreamConfig) -> Predicted {
     let mut reads: Vec<(u64, u64)> = Vec::new();
     let mut ends: Vec<u64> = Vec::new();
-    let mut done = 0;
+    let mut done: u64 = 0;
     let mut exec_ns = 0;
     for layer in layers {
         let before = done;
-        let routed = before + layer.other_ns;
-        exec_ns += layer.other_ns;
+        let routed = before.saturating_add(layer.other_ns);
+        exec_ns = layer.other_ns.saturating_add(exec_ns);
         done = routed;
         for group in &layer.groups {
             let k = ends.len();
@@ -76,9 +76,10 @@ pub fn predict(layers: &[Layer], config: &StreamConfig) -> Predicted {
                 Schedule::Resident => 0,
                 _ => group.read_ns,
             };
-            reads.push((start, start + read_ns));
-            done = done.max(start + read_ns) + group.run_ns;
-            exec_ns += group.run_ns;
+            let end = start.saturating_add(read_ns);
+            reads.push((start, end));
+            done = done.max(end).saturating_add(group.run_ns);
+            exec_ns = group.run_ns.saturating_add(exec_ns);
             ends.push(done);
         }
     }

@@ -340,6 +340,7 @@ fn storage(latency_ns: u64) -> Storage {
             outstanding: 1,
             bytes_per_second: 1 << 40,
         }],
+        hot_rates: Vec::new(),
         buffer_bytes: None,
     }
 }

@@ -130,6 +130,7 @@ pub(crate) fn storage(bytes_per_second: f64) -> Storage {
             outstanding: 1,
             bytes_per_second: bytes_per_second as u64,
         }],
+        hot_rates: Vec::new(),
         buffer_bytes: None,
     }
 }
