@@ -19,18 +19,19 @@ pub(crate) fn run(setup: Setup) {
         "\n8 layers of OLMoE, {TOKENS} tokens: reading from half of computing to twice as long"
     );
     let job = Job::new(bundle("olmoe", 8, 1), Experts::Resident, TOKENS, setup);
-    let resident = job.run();
-    let run = resident.median();
+    let calm = job.run();
+    let run = calm.median();
     let bytes = (RECORD_BYTES * run.records()) as f64;
     println!(
         "{:>6} {:>10} {:>11} {:>8} {:>8} {:>11} {:>8}",
         "wanted", "T_io/T_exec", "early ÷ res", "bubble %", "eq. 5 %", "ahead ÷ res", "bubble %"
     );
     for balance in BALANCES {
-        let rate = bytes / (balance * resident.seconds());
-        let job = job.at(rate);
+        let rate = bytes / (balance * calm.seconds());
         let [on_demand, early, ahead] = [Schedule::OnDemand, Schedule::Early, Schedule::Ahead]
-            .map(|schedule| job.with(streamed(schedule, NUMBERS, TOKENS)).run());
+            .map(|schedule| job.at(rate).with(streamed(schedule, NUMBERS, TOKENS)));
+        let [resident, on_demand, early, ahead] =
+            Job::interleaved(&[job.clone(), on_demand, early, ahead]);
         let Experts::Streamed(config) = streamed(Schedule::Early, NUMBERS, TOKENS) else {
             unreachable!("it is streamed");
         };

@@ -96,6 +96,26 @@ impl Job {
         }
     }
 
+    /// Does all of `jobs`, one after another, and again for each of their runs: what else the machine
+    /// does comes and goes, and so meets all of them.
+    pub(crate) fn interleaved<const N: usize>(jobs: &[Job; N]) -> [Ran; N] {
+        let rounds = jobs.iter().map(|job| job.runs).max().unwrap_or(1);
+        let once = |job: &Job| {
+            Job {
+                runs: 1,
+                ..job.clone()
+            }
+            .run()
+        };
+        let mut all = jobs.each_ref().map(once);
+        for _ in 1..rounds {
+            for (ran, job) in all.iter_mut().zip(jobs) {
+                ran.join(once(job));
+            }
+        }
+        all
+    }
+
     /// Does it.
     pub(crate) fn run(&self) -> Ran {
         let job = serde_json::to_string(self).expect("a job is JSON");
@@ -114,7 +134,7 @@ impl Job {
         let output = child.wait_with_output().expect("an answer");
         assert!(output.status.success(), "{self:?}");
         let mut ran: Ran = serde_json::from_slice(&output.stdout).expect("JSON");
-        ran.runs.sort_by_key(|run| run.total_ns);
+        ran.sort();
         ran.fall_bytes = before - least;
         ran
     }
@@ -156,6 +176,19 @@ pub(crate) fn streamed(
 }
 
 impl Ran {
+    fn sort(&mut self) {
+        self.runs.sort_by_key(|run| run.total_ns);
+    }
+
+    /// Takes the runs of another process that did the same.
+    fn join(&mut self, other: Ran) {
+        self.load_ns = self.load_ns.min(other.load_ns);
+        self.peak_bytes = self.peak_bytes.max(other.peak_bytes);
+        self.fall_bytes = self.fall_bytes.max(other.fall_bytes);
+        self.runs.extend(other.runs);
+        self.sort();
+    }
+
     /// The run in the middle.
     pub(crate) fn median(&self) -> &Run {
         &self.runs[self.runs.len() / 2]

@@ -12,8 +12,8 @@
 //! | `ceiling` | OLMoE, 2 layers | memory taken beside memory promised |
 //!
 //! Shapes are the published ones, weights are random, and routers spread as real ones do.
-//! Every measurement is a process of its own, which shares nothing with the others but the disk; of its runs
-//! the median counts. Bundles take minutes to make and are kept under `target/tmp`.
+//! Every measurement is a process of its own, and those that are compared take turns: what else the
+//! machine does meets all of them. Of their runs the median counts. Bundles take minutes to make and are kept under `target/tmp`.
 //! A line that ends in `met` or `MISSED` compares a figure with its bar.
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
 

@@ -36,10 +36,11 @@ pub(crate) fn run(setup: Setup) {
     let bundle = bundle("qwen3moe", 4, 1);
     for tokens in LENGTHS {
         let job = Job::new(bundle.clone(), Experts::Resident, tokens, setup);
-        let schedules = [Schedule::Early, Schedule::Compact, Schedule::Ahead];
-        let [early, compact, ahead] =
-            schedules.map(|schedule| job.with(streamed(schedule, NUMBERS, tokens)).run());
-        let (resident, mapped) = (job.run(), job.with(Experts::Mapped).run());
+        let [early, compact, ahead] = [Schedule::Early, Schedule::Compact, Schedule::Ahead]
+            .map(|schedule| job.with(streamed(schedule, NUMBERS, tokens)));
+        let mapped = job.with(Experts::Mapped);
+        let [early, compact, ahead, resident, mapped] =
+            Job::interleaved(&[early, compact, ahead, job, mapped]);
         let run = early.median();
         let over = |seconds: f64| seconds / early.seconds();
         let load = |ran: &Ran| ran.load_ns as f64 / 1e9;
