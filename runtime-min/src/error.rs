@@ -141,6 +141,12 @@ pub enum RunError {
         "--pin max fills what a budget leaves, and there is none; add --budget, or name a number"
     )]
     PinsWithoutBudget,
+    /// Some rows of a plan keep experts in memory and others stream them.
+    #[error(
+        "a plan keeps all experts in memory for prompts of some lengths and streams them for others, \
+         which takes the memory of both; make all its rows resident, or none"
+    )]
+    PartlyResident,
     /// A plan that cannot be followed.
     #[error("{}: {why}; make a plan for this bundle", path.display())]
     Plan {
@@ -209,6 +215,7 @@ impl RunError {
             | RunError::Stream(_)
             | RunError::Pins { .. }
             | RunError::PinsWithoutBudget
+            | RunError::PartlyResident
             | RunError::Cancelled => Exit::Usage,
             RunError::Layout { .. }
             | RunError::Operator { .. }

@@ -9,7 +9,9 @@ use crate::error::{RunError, index};
 use crate::executor::head_rows;
 use crate::ops::{Graph, HistoryForm, MatrixId, Op, RegisterId};
 use crate::resolve::{MatrixSource, Resolved};
-use crate::stream::{STACK_BYTES as LOADER_STACK_BYTES, Streaming};
+use crate::stream::{
+    EVENTS_A_RECORD, EVENTS_A_STEP, STACK_BYTES as LOADER_STACK_BYTES, Streaming, timeline_bytes,
+};
 
 /// What the system reserves for a thread's stack, unless told otherwise.
 const STACK_BYTES: u64 = 2 << 20;
@@ -24,9 +26,24 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    pub(crate) fn new(all: usize, chunk: Option<NonZeroUsize>) -> Tokens {
+    fn new(all: usize, chunk: Option<NonZeroUsize>) -> Tokens {
         let together = chunk.map_or(all, NonZeroUsize::get).min(all).max(1);
         Tokens { all, together }
+    }
+
+    /// So many at a time as is asked for, or else as the plan says.
+    pub(crate) fn planned(
+        all: usize,
+        chunk: Option<NonZeroUsize>,
+        streaming: Option<&Streaming>,
+    ) -> Tokens {
+        let chunk = chunk.or_else(|| streaming?.chunk(all));
+        Tokens::new(all, chunk)
+    }
+
+    /// Pieces the prompt is cut into.
+    pub(crate) fn chunks(self) -> u64 {
+        self.all.div_ceil(self.together) as u64
     }
 
     pub(crate) fn are_cut(self) -> bool {
@@ -58,13 +75,15 @@ pub struct Memory {
     pub scratch_bytes: u64,
     /// Stacks of the backend's threads.
     pub stack_bytes: u64,
+    /// What happened when, and the statistics made of it.
+    pub timeline_bytes: u64,
     /// The process before the model was loaded; 0 where the system does not say.
     pub process_bytes: u64,
 }
 
 impl Memory {
     /// Every term by name.
-    pub fn terms(&self) -> [(&'static str, u64); 11] {
+    pub fn terms(&self) -> [(&'static str, u64); 12] {
         [
             ("resident", self.resident_bytes),
             ("experts", self.expert_bytes),
@@ -76,6 +95,7 @@ impl Memory {
             ("head", self.head_bytes),
             ("scratch", self.scratch_bytes),
             ("stacks", self.stack_bytes),
+            ("timeline", self.timeline_bytes),
             ("process", self.process_bytes),
         ]
     }
@@ -142,6 +162,7 @@ impl Memory {
             ),
             stack_bytes: STACK_BYTES * (backend.threads() as u64).saturating_sub(1)
                 + sizes.loaders * LOADER_STACK_BYTES as u64,
+            timeline_bytes: 2 * timeline_bytes(sizes.events(tokens.chunks())),
             process_bytes,
         }
     }
@@ -160,6 +181,9 @@ pub(crate) struct Sizes {
     widest_ff: usize,
     /// Threads that read experts.
     loaders: u64,
+    /// Layers with experts, and records of all of them.
+    steps: u64,
+    records: u64,
 }
 
 impl Sizes {
@@ -192,6 +216,8 @@ impl Sizes {
         let experts = &manifest.experts;
         for layer in &experts.layers {
             sizes.widest_ff = sizes.widest_ff.max(index("a record", layer.gate.rows)?);
+            sizes.steps += 1;
+            sizes.records = sizes.records.saturating_add(layer.records());
         }
         match streaming {
             Some(streaming) => {
@@ -206,6 +232,13 @@ impl Sizes {
     /// Counts `pinned` records of each layer in.
     pub(crate) fn pin(&mut self, experts: &Experts, pinned: usize) {
         self.pinned_bytes = pinned_bytes(experts, pinned as u64);
+    }
+
+    /// The most events of a request.
+    pub(crate) fn events(&self, chunks: u64) -> u64 {
+        let steps = EVENTS_A_STEP.saturating_mul(self.steps + 1);
+        let records = EVENTS_A_RECORD.saturating_mul(self.records);
+        chunks.saturating_mul(steps.saturating_add(records))
     }
 
     fn rows(&self, matrix: MatrixId) -> usize {

@@ -10,7 +10,7 @@ use estream_schemas::exit::Exit;
 
 use crate::backend::cpu::Simd;
 use crate::backend::{Backend, CpuBackend};
-use crate::error::RunError;
+use crate::error::{RunError, index};
 use crate::executor::{Buffers, Pass};
 use crate::layouts;
 use crate::memory::{Memory, Sizes, Tokens, most_pinned, process_bytes};
@@ -144,8 +144,8 @@ impl Model {
         let streaming = options.streaming.as_ref();
         let mut sizes = Sizes::new(manifest, &resolved, streaming)?;
         let expected = options.budget_bytes.zip(options.expected);
-        let expected =
-            expected.map(|(budget, (tokens, chunk))| (budget, Tokens::new(tokens, chunk)));
+        let expected = expected
+            .map(|(budget, (tokens, chunk))| (budget, Tokens::planned(tokens, chunk, streaming)));
         let of = |sizes: &Sizes, tokens| {
             Memory::of(&resolved.graph, sizes, &*backend, tokens, process_bytes)
         };
@@ -224,15 +224,19 @@ impl Model {
         self.store.io_mode().1
     }
 
-    /// The most memory a request of `tokens` tokens, `chunk` at a time, can take.
+    /// The most memory a request of `tokens` tokens can take, `chunk` at a time or as many as the
+    /// plan says.
     pub fn memory(&self, tokens: usize, chunk: Option<NonZeroUsize>) -> Memory {
-        Memory::of(
-            &self.graph,
-            &self.sizes,
-            &*self.backend,
-            Tokens::new(tokens, chunk),
-            self.process_bytes,
-        )
+        self.memory_of(self.tokens(tokens, chunk))
+    }
+
+    fn tokens(&self, tokens: usize, chunk: Option<NonZeroUsize>) -> Tokens {
+        Tokens::planned(tokens, chunk, self.store.streaming())
+    }
+
+    fn memory_of(&self, tokens: Tokens) -> Memory {
+        let (graph, sizes, backend) = (&self.graph, &self.sizes, &*self.backend);
+        Memory::of(graph, sizes, backend, tokens, self.process_bytes)
     }
 
     /// Runs prompt `ids` and passes the results of the chosen positions to `sink`.
@@ -261,15 +265,15 @@ impl Model {
         observer: &mut dyn Observer,
     ) -> Result<Outcome, RunError> {
         let chosen = self.check(ids, &request.positions)?;
-        let memory = self.memory(ids.len(), request.chunk);
+        let tokens = self.tokens(ids.len(), request.chunk);
+        let memory = self.memory_of(tokens);
         if let Some(budget) = self.budget_bytes {
             memory.keep_within(budget)?;
         }
-        let tokens = Tokens::new(ids.len(), request.chunk);
-        let recorder = Recorder::new();
+        let recorder = Recorder::new(self.sizes.events(tokens.chunks()))?;
         let service = Service {
             tokens: tokens.all,
-            chunks: ids.len().div_ceil(tokens.together),
+            chunks: index("chunks", tokens.chunks())?,
             cancel: &self.cancel,
             recorder: &recorder,
         };
@@ -281,7 +285,10 @@ impl Model {
             records_pinned: 0,
             records_skipped: 0,
             memory,
-            stream: self.store.config(tokens.all),
+            stream: self
+                .store
+                .streaming()
+                .map(|streaming| streaming.row(tokens.all).stream),
             layers: self.store.layers(),
             events: Vec::new(),
             elapsed: Duration::ZERO,

@@ -8,7 +8,7 @@ use std::fmt;
 
 use estream_schemas::layout::Layout;
 use estream_schemas::manifest::{ExpertLayer, Region};
-use estream_schemas::plan::{StreamConfig, is_pinned};
+use estream_schemas::plan::is_pinned;
 
 use crate::backend::{ExpertWeights, Weight};
 use crate::error::{RunError, index};
@@ -200,11 +200,11 @@ impl ExpertStore {
         }
     }
 
-    /// How a prompt of `tokens` tokens is streamed, if it is.
-    pub(crate) fn config(&self, tokens: usize) -> Option<StreamConfig> {
+    /// How prompts are streamed, if they are.
+    pub(crate) fn streaming(&self) -> Option<&Streaming> {
         match &self.held {
             Held::Resident(_) | Held::Given(_) => None,
-            Held::Streamed(streamed) => Some(streamed.config(tokens)),
+            Held::Streamed(streamed) => Some(streamed.streaming()),
         }
     }
 

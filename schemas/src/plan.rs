@@ -197,7 +197,7 @@ pub struct PlanRow {
     pub max_tokens: u64,
     /// How to stream.
     pub stream: StreamConfig,
-    /// The most tokens that go through the model together.
+    /// T_max: the most tokens that go through the model together; a longer prompt is cut.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk: Option<u64>,
 }
@@ -214,6 +214,9 @@ fn rows<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<PlanRow>, D::Error
     }
     for row in &rows {
         row.stream.check().map_err(serde::de::Error::custom)?;
+        if row.chunk == Some(0) {
+            return Err(serde::de::Error::custom("chunk is 0; leave it out, or state tokens"));
+        }
     }
     Ok(rows)
 }
@@ -340,6 +343,7 @@ mod tests {
             ([row(16, 1), row(16, 1)].join(","), "not ascending"),
             (row(16, 0), "depth (Q) is 0, outside 1 to 3"),
             (row(16, 4), "depth (Q) is 4, outside 1 to 3"),
+            (row(16, 1).replace(r#""stream""#, r#""chunk":0,"stream""#), "chunk is 0"),
         ] {
             let error = plan(&rows).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");

@@ -6,7 +6,7 @@ use estream_schemas::plan::{Plan, PlanRow, Schedule, StreamConfig};
 use estream_schemas::profile::Storage as StorageProfile;
 use serde::Deserialize;
 
-use super::Streaming;
+use super::{Streaming, is_resident};
 use crate::error::RunError;
 use crate::reader::BundleReader;
 
@@ -103,8 +103,7 @@ impl Choice {
         };
         let pin = self.pin.unwrap_or(pin);
         pin.check(&rows)?;
-        let resident = |row: &PlanRow| row.stream.schedule == Schedule::Resident;
-        if rows.iter().all(resident) {
+        if rows.iter().all(is_resident) {
             return Ok(Chosen {
                 streaming: None,
                 why: "resident: all experts stay in memory".to_owned(),

@@ -20,12 +20,13 @@ mod tally;
 mod timeline;
 mod trace;
 
+use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use estream_schemas::manifest::Experts;
-use estream_schemas::plan::{PlanRow, StreamConfig};
+use estream_schemas::plan::{PlanRow, Schedule, StreamConfig};
 use estream_schemas::profile::Storage as StorageProfile;
 
 use self::arena::{Arena, Buffers};
@@ -43,7 +44,7 @@ pub(crate) use pins::Pins;
 pub use pipeline::Cancel;
 pub use storage::{Disk, IoMode};
 pub use tally::{Counts, LayerShape, Step, Tally};
-pub(crate) use timeline::Recorder;
+pub(crate) use timeline::{EVENTS_A_RECORD, EVENTS_A_STEP, Recorder, timeline_bytes};
 pub use timeline::{Doing, Event, Overlap};
 pub use trace::write_trace;
 
@@ -67,11 +68,12 @@ impl Streaming {
     /// As the rows of a plan say.
     ///
     /// # Errors
-    /// If there is no row, or one cannot be.
+    /// If there is no row, one cannot be, or one would have all experts in memory.
     pub fn new(rows: Vec<PlanRow>) -> Result<Streaming, RunError> {
         let bad = rows.iter().find_map(|row| row.stream.check().err());
         match bad {
             Some(why) => Err(RunError::Stream(why)),
+            None if rows.iter().any(is_resident) => Err(RunError::PartlyResident),
             None if rows.is_empty() => Err(RunError::Internal("a plan without rows")),
             None => Ok(Streaming {
                 rows,
@@ -131,6 +133,12 @@ impl Streaming {
         &self.rows[at.min(self.rows.len() - 1)]
     }
 
+    /// How many tokens of a prompt of `tokens` go through the model together, if its row says so.
+    pub(crate) fn chunk(&self, tokens: usize) -> Option<NonZeroUsize> {
+        let chunk = self.row(tokens).chunk?;
+        NonZeroUsize::new(usize::try_from(chunk).unwrap_or(usize::MAX))
+    }
+
     /// What the arena is made of; a bank is as large as that of any row.
     pub(crate) fn buffers(&self, experts: &Experts) -> Result<Buffers, RunError> {
         let group = self.most(|config| config.group);
@@ -154,6 +162,11 @@ impl Streaming {
             .max()
             .unwrap_or(0)
     }
+}
+
+/// Whether a row keeps all experts in memory.
+pub(crate) fn is_resident(row: &PlanRow) -> bool {
+    row.stream.schedule == Schedule::Resident
 }
 
 /// What a request brings to those who stream for it.
@@ -206,8 +219,8 @@ impl Streamed {
         })
     }
 
-    pub(crate) fn config(&self, tokens: usize) -> StreamConfig {
-        self.streaming.row(tokens).stream
+    pub(crate) fn streaming(&self) -> &Streaming {
+        &self.streaming
     }
 
     /// How the last request was read, or how the first will be; and why not past the page cache.

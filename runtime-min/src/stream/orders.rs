@@ -84,7 +84,7 @@ fn request(schedule: Schedule, loaders: usize, fails: usize) {
             leaked(Anything),
             leaked([Spans::of([1, 1, 2]); 2]),
             leaked(Pins::default()),
-            leaked(Recorder::new()),
+            leaked(Recorder::new(100).unwrap()),
         ));
         let threads: Vec<_> = (0..loaders)
             .map(|thread| {

@@ -420,7 +420,7 @@ mod tests {
             checks: AtomicUsize::new(0),
         };
         let mut memory = vec![0; 4 * config.slots()];
-        let (recorder, pins) = (Recorder::new(), Pins::default());
+        let (recorder, pins) = (Recorder::new(100).unwrap(), Pins::default());
         let spans = [Spans::of([1, 1, 2])];
         let pipeline = Pipeline::new(
             Sequence::new(config, vec![4], 1, 0),

@@ -4,6 +4,8 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use crate::error::RunError;
+
 /// What somebody did for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
@@ -139,6 +141,23 @@ fn union(intervals: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
     union
 }
 
+/// The most events that are about one record: in a slot, read, verified, waited for, executed.
+pub(crate) const EVENTS_A_RECORD: u64 = 5;
+/// The most that are about what a layer has besides, or about the head.
+pub(crate) const EVENTS_A_STEP: u64 = 1;
+
+/// Memory of so many events.
+pub(crate) fn timeline_bytes(events: u64) -> u64 {
+    events.saturating_mul(size_of::<Event>() as u64)
+}
+
+fn no_memory(events: u64) -> RunError {
+    RunError::Memory {
+        what: "a timeline",
+        bytes: timeline_bytes(events),
+    }
+}
+
 /// Takes events of all threads of a request.
 #[derive(Debug)]
 pub(crate) struct Recorder {
@@ -147,11 +166,15 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    pub(crate) fn new() -> Recorder {
-        Recorder {
+    /// With room for so many events, which the system gives when they happen.
+    pub(crate) fn new(most: u64) -> Result<Recorder, RunError> {
+        let mut events = Vec::new();
+        let room = usize::try_from(most).map_err(|_| no_memory(most))?;
+        events.try_reserve_exact(room).map_err(|_| no_memory(most))?;
+        Ok(Recorder {
             began: Instant::now(),
-            events: Mutex::new(Vec::new()),
-        }
+            events: Mutex::new(events),
+        })
     }
 
     /// Nanoseconds since the request began.

@@ -258,3 +258,45 @@ fn a_budget_one_byte_below_the_ceiling_is_refused_before_a_weight_is_read() {
     assert!(*ceiling >= floor && *budget == floor - 1);
     assert!(error.to_string().contains("experts "), "{error}");
 }
+
+#[test]
+fn the_most_rows_of_a_pass_are_those_of_the_plan_unless_asked_otherwise() {
+    let dir = Toy::new().bundle(&Packing::default());
+    let reader = BundleReader::open(dir.path()).unwrap();
+    let stream = config(Schedule::Ahead, (2, 2, 2));
+    let row = |max_tokens, chunk| PlanRow {
+        max_tokens,
+        stream,
+        chunk,
+    };
+    let options = LoadOptions {
+        threads: NonZeroUsize::new(1),
+        streaming: Some(Streaming::new(vec![row(20, None), row(40, Some(16))]).unwrap()),
+        ..LoadOptions::default()
+    };
+    let mut model = Model::load(&reader, &options).unwrap();
+    let whole = NonZeroUsize::new(40);
+    assert!(model.memory(40, None).total_bytes() < model.memory(40, whole).total_bytes());
+    for (tokens, chunk, chunks) in [(20, None, 1), (40, None, 3), (40, whole, 1)] {
+        let request = Request {
+            chunk,
+            ..Request::default()
+        };
+        let ids = ids(tokens);
+        let outcome = model.prefill(&ids, &request, &mut Rows::default()).unwrap();
+        assert_eq!(outcome.chunks, chunks, "{tokens}, {chunk:?}");
+        assert_eq!(outcome.memory, model.memory(ids.len(), chunk));
+    }
+}
+
+#[test]
+fn a_plan_that_streams_some_prompts_only_is_refused() {
+    let row = |max_tokens, schedule| PlanRow {
+        max_tokens,
+        stream: config(schedule, (2, 2, 2)),
+        chunk: None,
+    };
+    let rows = vec![row(20, Schedule::Ahead), row(40, Schedule::Resident)];
+    let error = Streaming::new(rows).unwrap_err();
+    assert!(matches!(error, RunError::PartlyResident), "{error}");
+}
