@@ -9,6 +9,7 @@ use estream_compiler::arch::{Family, MAX_DESCRIPTOR_BYTES};
 use estream_compiler::compile::{CompileError, Compiled, Options};
 use estream_compiler::ingest::Checkpoint;
 use estream_compiler::recipe::MAX_RECIPE_BYTES;
+use estream_runtime::parse_size;
 use estream_schemas::layout::NibbleOrder;
 
 use crate::failure::Failure;
@@ -133,52 +134,4 @@ pub(crate) fn open(path: &Path) -> Result<Checkpoint, Failure> {
 pub(crate) fn inputs(checkpoint: &Checkpoint) -> Vec<PathBuf> {
     let files = checkpoint.files.iter().map(|file| file.path.clone());
     files.chain([checkpoint.path.clone()]).collect()
-}
-
-/// A number of bytes: digits, then optionally k, M, G or T with `iB` (powers of 1,024) or `B` (of 1,000).
-pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let power = |prefix: &str| {
-        "kmgt"
-            .find(&prefix.to_ascii_lowercase())
-            .map(|at| at as u32 + 1)
-    };
-    let unit_bytes = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => Some(1),
-        unit => match (unit.strip_suffix("ib"), unit.strip_suffix('b')) {
-            (Some(prefix), _) if prefix.len() == 1 => power(prefix).map(|power| 1024u64.pow(power)),
-            (None, Some(prefix)) if prefix.len() == 1 => {
-                power(prefix).map(|power| 1000u64.pow(power))
-            }
-            _ => None,
-        },
-    };
-    let bytes = number.parse::<u64>().ok().zip(unit_bytes);
-    bytes
-        .and_then(|(number, unit)| number.checked_mul(unit))
-        .filter(|bytes| *bytes > 0)
-        .ok_or_else(|| "is not a size; write it as 2GiB, 500MB or a number of bytes".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::parse_size;
-
-    #[test]
-    fn sizes_have_units() {
-        for (text, bytes) in [
-            ("1", 1),
-            ("500MB", 500_000_000),
-            ("2GiB", 2 << 30),
-            ("64 kib", 64 << 10),
-        ] {
-            assert_eq!(parse_size(text), Ok(bytes), "{text}");
-        }
-        for text in ["", "0", "GiB", "1XB", "1.5GiB", "-1", "99999999TiB", "1Gi"] {
-            assert!(parse_size(text).is_err(), "{text}");
-        }
-    }
 }

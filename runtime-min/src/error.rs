@@ -161,10 +161,12 @@ pub enum RunError {
     /// The request needs more memory than it may have.
     #[error(
         "the request can take {ceiling} bytes ({terms}), more than the budget of {budget}; \
-         the least that would do is {ceiling}: raise --budget, or use fewer banks (-B), smaller groups (-G), \
-         fewer pins or --chunk"
+         the least that would do is {ceiling}, and with room for one record (-G 1 -Q 1 -B 1, no pins) {least}: \
+         raise --budget, or stream in less room, with fewer --threads or in pieces (--chunk)"
     )]
     Budget {
+        /// What it would be with the smallest arena.
+        least: u64,
         /// What it can take.
         ceiling: u64,
         /// What it may.

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use estream_schemas::manifest::{Experts, Manifest};
+use estream_schemas::manifest::{ALIGN, Experts, Manifest};
 
 use crate::backend::Backend;
 use crate::error::{RunError, index};
@@ -108,8 +108,8 @@ impl Memory {
             .fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes))
     }
 
-    /// Errors if it is more than `budget`.
-    pub(crate) fn keep_within(&self, budget: u64) -> Result<(), RunError> {
+    /// Errors if it is more than `budget`; a record takes `slot_bytes`.
+    pub(crate) fn keep_within(&self, budget: u64, slot_bytes: u64) -> Result<(), RunError> {
         let ceiling = self.total_bytes();
         if ceiling <= budget {
             return Ok(());
@@ -119,7 +119,13 @@ impl Memory {
             .iter()
             .map(|(term, bytes)| format!("{term} {bytes}"))
             .collect();
+        let one_record = Memory {
+            expert_bytes: self.expert_bytes.min(slot_bytes.saturating_add(ALIGN)),
+            pinned_bytes: 0,
+            ..*self
+        };
         Err(RunError::Budget {
+            least: one_record.total_bytes(),
             ceiling,
             budget,
             terms: terms.join(" + "),
@@ -181,6 +187,8 @@ pub(crate) struct Sizes {
     widest_ff: usize,
     /// Threads that read experts.
     loaders: u64,
+    /// Bytes of a slot.
+    pub(crate) slot_bytes: u64,
     /// Layers with experts, and records of all of them.
     steps: u64,
     records: u64,
@@ -214,6 +222,7 @@ impl Sizes {
             sizes.resident_bytes += F32_BYTES * elements(*vector);
         }
         let experts = &manifest.experts;
+        sizes.slot_bytes = experts.slot_bytes;
         for layer in &experts.layers {
             sizes.widest_ff = sizes.widest_ff.max(index("a record", layer.gate.rows)?);
             sizes.steps += 1;

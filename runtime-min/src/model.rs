@@ -158,9 +158,11 @@ impl Model {
             }
             (Some(Pin::Max), None) => return Err(RunError::PinsWithoutBudget),
         };
+        let most = manifest.experts.layers.iter().map(|layer| layer.records());
+        let pinned = pinned.min(index("a layer", most.max().unwrap_or(0))?);
         sizes.pin(&manifest.experts, pinned);
         if let Some((budget, tokens)) = expected {
-            of(&sizes, tokens).keep_within(budget)?;
+            of(&sizes, tokens).keep_within(budget, sizes.slot_bytes)?;
         }
         let mut store = ExpertStore::load(reader, verify, streaming, pinned)?;
         // The arena's memory is touched while the other weights are read.
@@ -268,7 +270,7 @@ impl Model {
         let tokens = self.tokens(ids.len(), request.chunk);
         let memory = self.memory_of(tokens);
         if let Some(budget) = self.budget_bytes {
-            memory.keep_within(budget)?;
+            memory.keep_within(budget, self.sizes.slot_bytes)?;
         }
         let recorder = Recorder::new(self.sizes.events(tokens.chunks()))?;
         let service = Service {

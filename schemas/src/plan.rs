@@ -1,5 +1,7 @@
 //! How experts are streamed: (G, Q, B) and a schedule, by the length of the prompt.
 
+use std::fmt::Display;
+
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
@@ -158,7 +160,7 @@ impl StreamConfig {
         };
         within("group (G)", self.group, MAX_COUNT)?;
         within("banks (B)", self.banks, MAX_COUNT)?;
-        within("depth (Q)", self.depth, self.banks)
+        within("depth (Q, at most B)", self.depth, self.banks)
     }
 }
 
@@ -172,9 +174,9 @@ impl StreamConfig {
 )]
 #[serde(deny_unknown_fields)]
 pub struct Plan<P = Profile> {
-    /// [`PLAN_FORMAT`].
+    /// `estream-plan`.
     pub format: String,
-    /// [`PLAN_VERSION`].
+    /// 1.
     pub version: u64,
     /// The bundle it was made for.
     pub bundle: Digest,
@@ -212,10 +214,11 @@ fn rows<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<PlanRow>, D::Error
     if rows.is_empty() || !rows.is_sorted_by(|a, b| a.max_tokens < b.max_tokens) {
         return Err(serde::de::Error::custom("rows are none, or not ascending"));
     }
-    for row in &rows {
-        row.stream.check().map_err(serde::de::Error::custom)?;
+    for (at, row) in (1..).zip(&rows) {
+        let refuse = |why: &dyn Display| serde::de::Error::custom(format!("row {at}: {why}"));
+        row.stream.check().map_err(|why| refuse(&why))?;
         if row.chunk == Some(0) {
-            return Err(serde::de::Error::custom("chunk is 0; leave it out, or state tokens"));
+            return Err(refuse(&"chunk is 0; leave it out, or state tokens"));
         }
     }
     Ok(rows)
@@ -341,9 +344,18 @@ mod tests {
         for (rows, says) in [
             (String::new(), "rows are none"),
             ([row(16, 1), row(16, 1)].join(","), "not ascending"),
-            (row(16, 0), "depth (Q) is 0, outside 1 to 3"),
-            (row(16, 4), "depth (Q) is 4, outside 1 to 3"),
-            (row(16, 1).replace(r#""stream""#, r#""chunk":0,"stream""#), "chunk is 0"),
+            (
+                row(16, 0),
+                "row 1: depth (Q, at most B) is 0, outside 1 to 3",
+            ),
+            (
+                row(16, 4),
+                "row 1: depth (Q, at most B) is 4, outside 1 to 3",
+            ),
+            (
+                row(16, 1).replace(r#""stream""#, r#""chunk":0,"stream""#),
+                "row 1: chunk is 0",
+            ),
         ] {
             let error = plan(&rows).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");

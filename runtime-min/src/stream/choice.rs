@@ -172,20 +172,35 @@ fn plan(reader: &BundleReader, name: &str) -> Result<Plan<Device>, RunError> {
     Ok(plan)
 }
 
-/// A size such as `300000000`, `512M` or `2G`; K, M and G are powers of 1,024.
+/// A size: bytes, or a number with K, M, G or T, alone or with `iB` (powers of 1,024), or with
+/// `B` (of 1,000).
 ///
 /// # Errors
-/// If it is none.
+/// If it is none, or 0.
 pub fn bytes(text: &str) -> Result<u64, String> {
-    let (number, shift) = match text.char_indices().next_back() {
-        Some((at, 'k' | 'K')) => (&text[..at], 10),
-        Some((at, 'm' | 'M')) => (&text[..at], 20),
-        Some((at, 'g' | 'G')) => (&text[..at], 30),
-        _ => (text, 0),
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let unit = unit.trim().to_ascii_lowercase();
+    let (prefix, base) = match unit.strip_suffix('b') {
+        Some(prefix) => match prefix.strip_suffix('i') {
+            Some(prefix) if !prefix.is_empty() => (prefix, 1024u64),
+            _ => (prefix, 1000),
+        },
+        None => (&*unit, 1024),
     };
-    let value = u64::from_str(number).ok();
-    let value = value.and_then(|value| value.checked_mul(1 << shift));
-    value.ok_or_else(|| format!("{text:?} is no size; write bytes, or a number with K, M or G"))
+    let power = match prefix {
+        "" => Some(0),
+        "k" => Some(1),
+        "m" => Some(2),
+        "g" => Some(3),
+        "t" => Some(4),
+        _ => None,
+    };
+    let value = number.parse::<u64>().ok().zip(power);
+    let value = value.and_then(|(number, power)| number.checked_mul(base.pow(power)));
+    value.filter(|bytes| *bytes > 0).ok_or_else(|| {
+        format!("{text:?} is not a size; write it as 2GiB, 512M, 500MB or a number of bytes")
+    })
 }
 
 #[cfg(test)]
@@ -204,13 +219,34 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_bytes_or_powers_of_1024() {
-        assert_eq!(bytes("300"), Ok(300));
-        assert_eq!(bytes("2k"), Ok(2048));
-        assert_eq!(bytes("512M"), Ok(512 << 20));
-        assert_eq!(bytes("2G"), Ok(2 << 30));
-        for text in ["", "M", "-1", "1.5G", "17179869184G", "1T"] {
-            assert!(bytes(text).unwrap_err().contains("no size"), "{text}");
+    fn sizes_are_bytes_or_have_units() {
+        for (text, size) in [
+            ("1", 1),
+            ("300b", 300),
+            ("2k", 2048),
+            ("512M", 512 << 20),
+            ("2G", 2 << 30),
+            ("2GiB", 2 << 30),
+            ("64 kib", 64 << 10),
+            ("500MB", 500_000_000),
+            ("1T", 1 << 40),
+        ] {
+            assert_eq!(bytes(text), Ok(size), "{text}");
+        }
+        for text in [
+            "",
+            "0",
+            "M",
+            "GiB",
+            "1iB",
+            "1XB",
+            "-1",
+            "1.5G",
+            "17179869184G",
+            "1Gi",
+            "é",
+        ] {
+            assert!(bytes(text).unwrap_err().contains("not a size"), "{text}");
         }
     }
 }

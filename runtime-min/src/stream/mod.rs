@@ -44,8 +44,8 @@ pub(crate) use pins::Pins;
 pub use pipeline::Cancel;
 pub use storage::{Disk, IoMode};
 pub use tally::{Counts, LayerShape, Step, Tally};
-pub(crate) use timeline::{EVENTS_A_RECORD, EVENTS_A_STEP, Recorder, timeline_bytes};
 pub use timeline::{Doing, Event, Overlap};
+pub(crate) use timeline::{EVENTS_A_RECORD, EVENTS_A_STEP, Recorder, timeline_bytes};
 pub use trace::write_trace;
 
 /// Bytes of a loader's stack: it calls the system and hashes.
@@ -258,9 +258,12 @@ impl Streamed {
             verify: self.verify,
             seen: &self.seen,
         };
+        // The arena is as large as the largest row asks for.
+        let mut slots = self.arena.slots();
+        slots.truncate(config.slots());
         let pipeline = Pipeline::new(
             Sequence::new(config, records, service.chunks, self.pinned),
-            self.arena.slots(),
+            slots,
             storage,
             &check,
             &self.spans,

@@ -170,7 +170,9 @@ impl Recorder {
     pub(crate) fn new(most: u64) -> Result<Recorder, RunError> {
         let mut events = Vec::new();
         let room = usize::try_from(most).map_err(|_| no_memory(most))?;
-        events.try_reserve_exact(room).map_err(|_| no_memory(most))?;
+        events
+            .try_reserve_exact(room)
+            .map_err(|_| no_memory(most))?;
         Ok(Recorder {
             began: Instant::now(),
             events: Mutex::new(events),

@@ -300,3 +300,33 @@ fn a_plan_that_streams_some_prompts_only_is_refused() {
     let error = Streaming::new(rows).unwrap_err();
     assert!(matches!(error, RunError::PartlyResident), "{error}");
 }
+
+#[test]
+fn rows_of_a_plan_may_need_more_or_fewer_slots() {
+    let dir = Toy::new().bundle(&Packing::default());
+    let reader = BundleReader::open(dir.path()).unwrap();
+    let row = |max_tokens, schedule, numbers| PlanRow {
+        max_tokens,
+        stream: config(schedule, numbers),
+        chunk: None,
+    };
+    for schedule in STREAMING {
+        let rows = vec![
+            row(10, schedule, (1, 1, 2)),
+            row(20, Schedule::Early, (2, 2, 3)),
+            row(40, schedule, (2, 1, 1)),
+        ];
+        let options = LoadOptions {
+            threads: NonZeroUsize::new(1),
+            streaming: Some(Streaming::new(rows).unwrap()),
+            ..LoadOptions::default()
+        };
+        let mut model = Model::load(&reader, &options).unwrap();
+        for tokens in [8, 20, 40, 8] {
+            let ids = ids(tokens);
+            let all = Rows::of(&mut load(dir.path(), 1), &ids, Positions::All).bits();
+            let (rows, _) = run(&mut model, &ids, ids.len()).unwrap();
+            assert!(rows.bits() == all, "{schedule:?}, {tokens}");
+        }
+    }
+}
