@@ -1,18 +1,20 @@
 //! Options that say how experts come from storage.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use estream_runtime::reader::BundleReader;
-use estream_runtime::{Choice, Chosen, Event, Pin, parse_size, write_trace};
+use estream_runtime::{Choice, Chosen, Pin, parse_size};
 use estream_schemas::exit::Exit;
 use estream_schemas::plan::Schedule;
 use estream_schemas::profile::Profile;
 
 use crate::failure::Failure;
 
+/// Characters of what a parser says.
+const MAX_QUOTED: usize = 2000;
 /// Bytes of a profile.
 const MAX_PROFILE_BYTES: u64 = 1 << 20;
 
@@ -93,26 +95,6 @@ impl StreamArgs {
         };
         Ok(choice.resolve(reader)?)
     }
-
-    /// Writes the timeline, if one is wanted, to a file that must not exist.
-    pub(crate) fn write_timeline(&self, events: &[Event]) -> Result<(), Failure> {
-        let Some(path) = &self.timeline else {
-            return Ok(());
-        };
-        let write = || {
-            let mut out = io::BufWriter::new(File::create_new(path)?);
-            write_trace(events, &mut out)?;
-            out.flush()
-        };
-        write().map_err(|error| {
-            let exit = match error.kind() {
-                io::ErrorKind::AlreadyExists => Exit::Usage,
-                _ => Exit::Io,
-            };
-            let what = format!("{}: cannot write the timeline: {error}", path.display());
-            Failure::new(exit, anyhow::Error::msg(what))
-        })
-    }
 }
 
 /// The profile in a file: JSON if its name says so, else TOML.
@@ -124,11 +106,16 @@ fn profile(path: &Path) -> Result<Profile, Failure> {
         )
     };
     let open = |error: io::Error| match error.kind() {
+        io::ErrorKind::InvalidData => failed(Exit::Invalid, "is no text in UTF-8".to_owned()),
         io::ErrorKind::NotFound => failed(Exit::Usage, "there is no such profile".to_owned()),
         _ => failed(Exit::Io, format!("cannot be read: {error}")),
     };
+    let about = fs::metadata(path).map_err(open)?;
+    if !about.is_file() {
+        return Err(failed(Exit::Usage, "is no file".to_owned()));
+    }
     let file = File::open(path).map_err(open)?;
-    if fs::metadata(path).map_err(open)?.len() > MAX_PROFILE_BYTES {
+    if about.len() > MAX_PROFILE_BYTES {
         let why = format!("more than {MAX_PROFILE_BYTES} bytes are no profile");
         return Err(failed(Exit::Invalid, why));
     }
@@ -139,5 +126,6 @@ fn profile(path: &Path) -> Result<Profile, Failure> {
         true => serde_json::from_str(&text).map_err(|error| error.to_string()),
         false => toml::from_str(&text).map_err(|error| error.to_string()),
     };
-    parsed.map_err(|why| failed(Exit::Invalid, why))
+    // It may quote a line of any length.
+    parsed.map_err(|why| failed(Exit::Invalid, why.chars().take(MAX_QUOTED).collect()))
 }

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::output::{LogSoftmax, top};
+use crate::stream::TraceFile;
 use crate::tensor_file::TensorFile;
 use crate::{Model, Outcome, Positions, Request, RunError, Sink};
 
@@ -28,6 +29,8 @@ pub struct Ask {
     pub logits: Option<PathBuf>,
     /// Where to write the rows the head reads.
     pub hidden: Option<PathBuf>,
+    /// Where to write what happened when, for ui.perfetto.dev.
+    pub timeline: Option<PathBuf>,
     /// Tokens that go through the model together.
     pub chunk: Option<NonZeroUsize>,
 }
@@ -72,10 +75,25 @@ pub struct Continuation {
 }
 
 impl Ask {
+    /// Whether two results go to the same file, which a command line refuses.
+    pub fn names_a_file_twice(
+        logits: &Option<PathBuf>,
+        hidden: &Option<PathBuf>,
+        timeline: &Option<PathBuf>,
+    ) -> bool {
+        let same = |a: &Option<PathBuf>, b: &Option<PathBuf>| a.is_some() && a == b;
+        same(logits, hidden) || same(logits, timeline) || same(hidden, timeline)
+    }
+
     /// Everything that goes through the model: the prompt, then the continuation.
     pub fn tokens(&self) -> Vec<u32> {
         let continuation = self.continuation.iter().flatten();
         self.prompt.iter().chain(continuation).copied().collect()
+    }
+
+    /// Memory that is kept of a reported position.
+    fn row_bytes(&self, vocab: usize) -> u64 {
+        (size_of::<Position>() + self.top.min(vocab) * size_of::<Token>()) as u64
     }
 
     fn positions(&self) -> (Positions, usize) {
@@ -112,6 +130,8 @@ impl Ask {
                 .transpose()
                 .map_err(RunError::Sink)
         };
+        let timeline = self.timeline.as_deref().map(TraceFile::create).transpose();
+        let timeline = timeline.map_err(RunError::Sink)?;
         let mut collect = Collect {
             tokens: &tokens,
             scored_from: self.prompt.len(),
@@ -127,10 +147,14 @@ impl Ask {
             positions,
             hidden: self.hidden.is_some(),
             chunk: self.chunk,
+            kept_bytes: (rows as u64).saturating_mul(self.row_bytes(model.vocab())),
         };
         let outcome = model.prefill(&tokens, &request, &mut collect)?;
         for file in [collect.logits, collect.hidden].into_iter().flatten() {
             file.finish().map_err(RunError::Sink)?;
+        }
+        if let Some(file) = timeline {
+            file.finish(&outcome.events).map_err(RunError::Sink)?;
         }
         Ok((collect.answer, outcome))
     }

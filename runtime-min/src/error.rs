@@ -49,7 +49,9 @@ pub enum RunError {
         why: &'static str,
     },
     /// Memory for this is not to be had.
-    #[error("cannot get {bytes} bytes of memory for {what}; free memory or shorten the prompt")]
+    #[error(
+        "cannot get {bytes} bytes of memory for {what}; free memory, or ask for less: fewer banks (-B), smaller groups (-G), a shorter prompt"
+    )]
     Memory {
         /// What it was for.
         what: &'static str,

@@ -75,15 +75,17 @@ pub struct Memory {
     pub scratch_bytes: u64,
     /// Stacks of the backend's threads.
     pub stack_bytes: u64,
+    /// Results that the caller keeps.
+    pub kept_bytes: u64,
     /// What happened when, and the statistics made of it.
     pub timeline_bytes: u64,
-    /// The process before the model was loaded; 0 where the system does not say.
+    /// The process before the model was loaded, in steps of 8 MiB; 0 where the system does not say.
     pub process_bytes: u64,
 }
 
 impl Memory {
     /// Every term by name.
-    pub fn terms(&self) -> [(&'static str, u64); 12] {
+    pub fn terms(&self) -> [(&'static str, u64); 13] {
         [
             ("resident", self.resident_bytes),
             ("experts", self.expert_bytes),
@@ -95,6 +97,7 @@ impl Memory {
             ("head", self.head_bytes),
             ("scratch", self.scratch_bytes),
             ("stacks", self.stack_bytes),
+            ("results", self.kept_bytes),
             ("timeline", self.timeline_bytes),
             ("process", self.process_bytes),
         ]
@@ -168,6 +171,7 @@ impl Memory {
             ),
             stack_bytes: STACK_BYTES * (backend.threads() as u64).saturating_sub(1)
                 + sizes.loaders * LOADER_STACK_BYTES as u64,
+            kept_bytes: 0,
             timeline_bytes: 2 * timeline_bytes(sizes.events(tokens.chunks())),
             process_bytes,
         }
@@ -345,9 +349,15 @@ fn routes(graph: &Graph, sizes: &Sizes, rows: u64) -> u64 {
     layers.max().unwrap_or(0)
 }
 
-/// Memory this process has now, where the system says so.
+/// What the process takes before a model is loaded is rounded up to a multiple of this: it differs
+/// by some hundred kilobytes from run to run, and a budget that would do once should do again.
+const PROCESS_STEP_BYTES: u64 = 8 << 20;
+
+/// Memory this process has now, where the system says so, and a little more.
 pub(crate) fn process_bytes() -> u64 {
-    status_bytes("VmRSS:").unwrap_or(0)
+    let now = status_bytes("VmRSS:").unwrap_or(0);
+    now.div_ceil(PROCESS_STEP_BYTES)
+        .saturating_mul(PROCESS_STEP_BYTES)
 }
 
 /// The most memory this process has had so far, where the system says so: what was resident,

@@ -268,7 +268,10 @@ impl Model {
     ) -> Result<Outcome, RunError> {
         let chosen = self.check(ids, &request.positions)?;
         let tokens = self.tokens(ids.len(), request.chunk);
-        let memory = self.memory_of(tokens);
+        let memory = Memory {
+            kept_bytes: request.kept_bytes,
+            ..self.memory_of(tokens)
+        };
         if let Some(budget) = self.budget_bytes {
             memory.keep_within(budget, self.sizes.slot_bytes)?;
         }

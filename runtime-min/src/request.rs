@@ -34,6 +34,8 @@ pub struct Request {
     /// Tokens that go through the model together; all of them if `None`. Results do not
     /// depend on it. Fewer take less memory, and each chunk goes through the experts again.
     pub chunk: Option<NonZeroUsize>,
+    /// Memory that the sink takes until the request ends, for the ceiling.
+    pub kept_bytes: u64,
 }
 
 /// Whether `ids` can be a prompt of a program with this `vocab` and `context`.

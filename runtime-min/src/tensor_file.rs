@@ -35,11 +35,7 @@ impl TensorFile {
         let size = |count: usize| rows.checked_mul(count)?.checked_mul(size_of::<f32>());
         let bytes = size(cols).ok_or_else(|| about(io::ErrorKind::FileTooLarge.into()))?;
         let header = header(name, rows, cols, bytes);
-        // The system ends a process that writes beyond this.
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
-        if limit.is_some_and(|limit| (header.len() as u64).saturating_add(bytes as u64) > limit) {
-            return Err(about(io::ErrorKind::FileTooLarge.into()));
-        }
+        may_have((header.len() as u64).saturating_add(bytes as u64)).map_err(about)?;
         let (partial, file) = PartialFile::beside(path).map_err(about)?;
         let mut file = TensorFile {
             out: BufWriter::with_capacity(1 << 16, file),
@@ -93,7 +89,17 @@ impl TensorFile {
     }
 }
 
-fn named(path: &Path, error: &io::Error) -> io::Error {
+/// Errors if a file may not have so many bytes: the system ends a process that writes more.
+pub(crate) fn may_have(bytes: u64) -> io::Result<()> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    match limit.is_some_and(|limit| bytes > limit) {
+        true => Err(io::ErrorKind::FileTooLarge.into()),
+        false => Ok(()),
+    }
+}
+
+/// An error that says which file cannot be written, and what to do.
+pub(crate) fn named(path: &Path, error: &io::Error) -> io::Error {
     let advice = match error.kind() {
         io::ErrorKind::AlreadyExists => "; name another file, or remove it",
         io::ErrorKind::InvalidFilename => "; name a file",

@@ -116,8 +116,8 @@ struct Report {
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
     // Not parsed with the rest: one that this build lacks is no mistake in typing.
     let backend: BackendKind = args.backend.parse()?;
-    if args.logits.is_some() && args.logits == args.hidden {
-        let message = "--logits and --hidden name the same file; name two";
+    if Ask::names_a_file_twice(&args.logits, &args.hidden, &args.stream.timeline) {
+        let message = "--logits, --hidden and --timeline name a file twice; name others";
         return Err(Failure::usage(message));
     }
     let reader = BundleReader::open(&args.bundle)?;
@@ -129,6 +129,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
         top: args.top(),
         logits: args.logits.clone(),
         hidden: args.hidden.clone(),
+        timeline: args.stream.timeline.clone(),
         chunk: args.chunk,
     };
     let program = &reader.bundle().manifest().program;
@@ -151,18 +152,14 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
     };
     let mut model = Model::load(&reader, &options)?;
     let load = start.elapsed();
-    let pieces = args
-        .chunk
-        .map_or(1, |chunk| ask.tokens().len().div_ceil(chunk.get()));
-    if pieces > 1 {
+    let (answer, outcome) = ask.run(&mut model)?;
+    if outcome.chunks > 1 {
         ui.note(format!(
-            "the prompt is cut into {}, each of which reads the experts again",
-            chunks(pieces)
+            "the prompt was cut into {}, each of which read the experts again",
+            chunks(outcome.chunks)
         ));
     }
-    let (answer, outcome) = ask.run(&mut model)?;
     ui.note(plan_of(outcome.stream, model.pinned(), &chosen.why));
-    args.stream.write_timeline(&outcome.events)?;
     let report = Report {
         identity: reader.identity().to_string(),
         prompt: ask.prompt,

@@ -292,6 +292,7 @@ impl Session {
             positions: Positions::Some(positions),
             hidden: wanted.hidden,
             chunk,
+            kept_bytes: result_bytes,
         };
         let outcome = self.model.prefill(ids, &request, &mut rows);
         let outcome = outcome.map_err(|error| match error {

@@ -104,10 +104,14 @@ impl Choice {
         let pin = self.pin.unwrap_or(pin);
         pin.check(&rows)?;
         if rows.iter().all(is_resident) {
-            return Ok(Chosen {
-                streaming: None,
-                why: "resident: all experts stay in memory".to_owned(),
-            });
+            let bad = rows.iter().find_map(|row| row.stream.check().err());
+            return match bad {
+                Some(bad) => Err(RunError::Stream(bad)),
+                None => Ok(Chosen {
+                    streaming: None,
+                    why: format!("{why}: all experts stay in memory"),
+                }),
+            };
         }
         let streaming = Streaming::new(rows)?.pinned(pin)?.limited(buffer_bytes);
         let streaming = match &self.throttle {
@@ -125,13 +129,15 @@ impl Choice {
         let records = layers.map(|layer| layer.records()).max().unwrap_or(1);
         let records = usize::try_from(records).unwrap_or(usize::MAX);
         let default = StreamConfig::default_for(records, 0);
+        let banks = self.banks.unwrap_or(default.banks);
+        let depth = self.depth.unwrap_or(default.depth.min(banks));
         let row = |max_tokens: u64, tokens: usize| PlanRow {
             max_tokens,
             stream: StreamConfig::new(
                 self.schedule.unwrap_or(default.schedule),
                 self.group.unwrap_or(default.group),
-                self.depth.unwrap_or(default.depth),
-                self.banks.unwrap_or(default.banks),
+                depth,
+                banks,
                 tokens,
             ),
             chunk: None,

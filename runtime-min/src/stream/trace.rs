@@ -1,9 +1,13 @@
 //! A timeline as a file that ui.perfetto.dev reads (the JSON trace event format).
 
 use std::fmt;
+use std::fs::File;
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 use super::timeline::{Doing, Event};
+use crate::partial::PartialFile;
+use crate::tensor_file::{may_have, named};
 
 /// The "processes" of a trace.
 const THREADS: u8 = 1;
@@ -78,6 +82,55 @@ fn label(
         "{comma}\n{{\"name\":\"{what}\",\"ph\":\"M\",\"pid\":{process},\"tid\":{track},\
          \"args\":{{\"name\":\"{name}\"}}}}"
     )
+}
+
+/// A file for a timeline: begun before the request, and there once it is whole.
+#[derive(Debug)]
+pub(crate) struct TraceFile {
+    path: PathBuf,
+    partial: PartialFile,
+    file: File,
+}
+
+impl TraceFile {
+    /// Errors if something is at `path`, or nothing can be written there.
+    pub(crate) fn create(path: &Path) -> io::Result<TraceFile> {
+        let begun = PartialFile::beside(path);
+        let (partial, file) = begun.map_err(|error| named(path, &error))?;
+        Ok(TraceFile {
+            path: path.to_owned(),
+            partial,
+            file,
+        })
+    }
+
+    /// Writes all of it.
+    pub(crate) fn finish(self, events: &[Event]) -> io::Result<()> {
+        let write = || {
+            let mut length = Length(0);
+            write_trace(events, &mut length)?;
+            may_have(length.0)?;
+            let mut out = io::BufWriter::new(self.file);
+            write_trace(events, &mut out)?;
+            out.flush()?;
+            self.partial.publish()
+        };
+        write().map_err(|error| named(&self.path, &error))
+    }
+}
+
+/// Counts what is written.
+struct Length(u64);
+
+impl Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -199,8 +199,10 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
     if args.continuation.as_ref().is_some_and(Vec::is_empty) {
         return Err(usage("--logprob-ids: no ids; name at least one"));
     }
-    if args.logits.is_some() && args.logits == args.hidden {
-        return Err(usage("--logits and --hidden name the same file; name two"));
+    if Ask::names_a_file_twice(&args.logits, &args.hidden, &args.timeline) {
+        return Err(usage(
+            "--logits, --hidden and --timeline name a file twice; name others",
+        ));
     }
     let Choice {
         schedule,

@@ -82,21 +82,6 @@ impl From<IdsError> for Failed {
     }
 }
 
-/// Writes what happened when to a file that must not exist.
-fn timeline(events: &[Event], path: &Path) -> Result<(), Failed> {
-    let write = || {
-        let mut out = io::BufWriter::new(File::create_new(path)?);
-        write_trace(events, &mut out)?;
-        out.flush()
-    };
-    write().map_err(|error| {
-        Failed::new(
-            Exit::Io,
-            format!("{}: cannot write: {error}", path.display()),
-        )
-    })
-}
-
 /// Lets `write` print to standard output. A reader that has enough is no failure.
 fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failed> {
     let mut out = io::BufWriter::new(io::stdout().lock());
@@ -121,6 +106,7 @@ fn run(args: &Args) -> Result<(), Failed> {
         top: args.top,
         logits: args.logits.clone(),
         hidden: args.hidden.clone(),
+        timeline: args.timeline.clone(),
         chunk: args.chunk,
     };
     if ask.prompt.is_empty() {
@@ -144,9 +130,6 @@ fn run(args: &Args) -> Result<(), Failed> {
     let mut model = Model::load(&reader, &options)?;
     let load = start.elapsed();
     let (answer, outcome) = ask.run(&mut model)?;
-    if let Some(path) = &args.timeline {
-        timeline(&outcome.events, path)?;
-    }
     let stats = Stats::new(&model, &outcome, load, &chosen.why);
     if args.stats && !args.json {
         // Talk that nobody can read changes nothing.
