@@ -54,8 +54,8 @@ pub(super) struct Setting<'a> {
     footprint: Footprint,
     layers: Vec<Layer>,
     groups: Vec<GroupSize>,
-    /// Why some G are not looked at.
-    left_out: Vec<String>,
+    /// Why some G are not looked at, if there are such.
+    left_out: Option<String>,
     schedules: Vec<Schedule>,
     search: Search,
 }
@@ -85,7 +85,7 @@ impl<'a> Setting<'a> {
             footprint: Footprint::new(reader, asked.threads)?,
             layers: layers(manifest)?,
             groups: Vec::new(),
-            left_out: Vec::new(),
+            left_out: None,
             schedules: asked.schedules.clone(),
             search: asked.search,
         };
@@ -183,7 +183,6 @@ impl<'a> Setting<'a> {
         let records = self.layers.iter().map(|layer| layer.size.records).max();
         let records = records.unwrap_or(1);
         let slot_bytes = self.reader.bundle().manifest().experts.slot_bytes;
-        let mut refused = None;
         for group in (0..).map(|power| 1 << power) {
             if group > records.min(MAX_GROUP) {
                 break;
@@ -206,18 +205,15 @@ impl<'a> Setting<'a> {
                         mapped_bytes: other_bytes.saturating_sub(unmapped),
                     });
                 }
-                Err(error @ RunError::Buffer { .. }) => {
-                    self.left_out
-                        .push(format!("G = {group} is left out: {error}"));
-                    refused = refused.or(Some(error));
+                // A bank of more records is larger still.
+                Err(error @ RunError::Buffer { .. }) if !self.groups.is_empty() => {
+                    self.left_out = Some(format!("G of {group} and more is left out: {error}"));
+                    break;
                 }
                 Err(error) => return Err(error.into()),
             }
         }
-        match (self.groups.is_empty(), refused) {
-            (true, Some(error)) => Err(error.into()),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 }
 

@@ -94,19 +94,8 @@ fn refusal(refused: &Refused) -> String {
     for line in refused.inequalities.iter().filter(|line| !line.holds) {
         text += &format!("  {}\n", line.text);
     }
-    let held: Vec<&str> = refused
-        .inequalities
-        .iter()
-        .filter(|line| line.holds)
-        .map(|line| line.text.as_str())
-        .collect();
-    if !held.is_empty() {
-        text += "what does hold:\n";
-        text += &held
-            .iter()
-            .map(|line| format!("  {line}\n"))
-            .collect::<String>();
-    }
+    let held = refused.inequalities.iter().filter(|line| line.holds);
+    text += &format!("  {} others hold, which --json lists\n", held.count());
     text + &match refused.least_budget_bytes {
         Some(bytes) => format!("the smallest budget that would do: {bytes} bytes\n"),
         None => "no budget would do: the limits of the device forbid it\n".to_owned(),
