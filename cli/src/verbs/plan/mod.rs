@@ -18,7 +18,7 @@ use rayon::prelude::*;
 
 use self::ask::{budget, numbers};
 use self::question::{Asked, Setting};
-use self::report::{BudgetReport, Report};
+use self::report::{BudgetReport, Extras, Report};
 use self::store::NewPlan;
 use crate::failure::Failure;
 use crate::profiles;
@@ -123,12 +123,12 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
         _ => None,
     };
     let plans = budgets.iter().zip(&tables).map(|(budget, table)| {
-        let extras = |planned: &Planned| {
-            let frontier = match args.pareto {
+        let extras = |planned: &Planned| Extras {
+            pareto: match args.pareto {
                 true => pareto(&planned.problem),
                 false => Vec::new(),
-            };
-            (frontier, args.explained(planned))
+            },
+            explained: args.explained(planned),
         };
         BudgetReport::new(*budget, table, &extras)
     });

@@ -41,6 +41,15 @@ pub(super) struct Refused {
     pub(super) least_budget_bytes: Option<u64>,
 }
 
+/// What is told where somebody asks for it.
+#[derive(Debug)]
+pub(super) struct Extras {
+    /// The frontier of memory and time.
+    pub(super) pareto: Vec<Evaluated>,
+    /// Of other numbers, why they were not chosen.
+    pub(super) explained: Vec<Explained>,
+}
+
 /// What is best for a length of prompt.
 #[derive(Debug, Serialize)]
 pub(super) struct RowReport {
@@ -107,14 +116,14 @@ impl BudgetReport {
     pub(super) fn new(
         budget_bytes: u64,
         table: &Table,
-        extras: &dyn Fn(&Planned) -> (Vec<Evaluated>, Vec<Explained>),
+        extras: &dyn Fn(&Planned) -> Extras,
     ) -> BudgetReport {
         match table {
             Ok(planned) => BudgetReport {
                 budget_bytes,
                 rows: planned
                     .iter()
-                    .map(|planned| RowReport::new(planned, extras(planned)))
+                    .map(|planned| RowReport::new(planned, &extras(planned)))
                     .collect(),
                 refused: None,
             },
@@ -131,8 +140,7 @@ impl BudgetReport {
 }
 
 impl RowReport {
-    fn new(planned: &Planned, extras: (Vec<Evaluated>, Vec<Explained>)) -> RowReport {
-        let (pareto, explained) = extras;
+    fn new(planned: &Planned, extras: &Extras) -> RowReport {
         let choice = &planned.choice;
         RowReport {
             tokens: planned.tokens,
@@ -141,8 +149,8 @@ impl RowReport {
             q0: choice.depth,
             inequalities: lines(&choice.inequalities),
             hot: planned.hot.as_ref().map(|hot| HotReport::new(hot, planned)),
-            pareto: pareto.iter().map(Predicted::new).collect(),
-            explained: explained.iter().map(Reason::new).collect(),
+            pareto: extras.pareto.iter().map(Predicted::new).collect(),
+            explained: extras.explained.iter().map(Reason::new).collect(),
         }
     }
 }
