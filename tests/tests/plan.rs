@@ -435,6 +435,24 @@ fn a_bank_is_never_larger_than_a_buffer_may_be() {
     logits(&desk, "estream-run", LONGEST, &["--plan", "small"]);
 }
 
+#[test]
+fn a_plan_is_resident_for_all_prompts_or_for_none() {
+    let desk = Desk::new();
+    let mixed = desk.plan("--budget 64MiB --tokens 4,128 --schedule resident,early --store x");
+    assert_eq!(mixed.code, 2, "{}", mixed.stderr);
+    assert!(mixed.stderr.contains("loaded one way"), "{}", mixed.stderr);
+    assert!(!desk.bundle().join("plans").exists());
+
+    let answer = desk.json("--budget 64MiB --tokens 4,64 --schedule resident --store x");
+    for row in rows(&answer) {
+        assert_eq!(row["chosen"]["read_bytes"], json!(0), "{row}");
+    }
+    let (planned, done) = logits(&desk, "estream-run", 4, &["--plan", "x"]);
+    assert!(done.json()["stats"].get("stream").is_none());
+    let (streamed, _) = logits(&desk, "estream-run", 4, &["--schedule", "early"]);
+    assert!(planned == streamed);
+}
+
 /// The ceiling of a loaded model, but for the process.
 fn loaded(reader: &BundleReader, streaming: Option<Streaming>, tokens: usize) -> Memory {
     let options = LoadOptions {
