@@ -43,8 +43,8 @@ impl Footprint {
         })
     }
 
-    /// The most memory of a request of `tokens` tokens, `chunk` at a time, in a model that is loaded
-    /// so and pins nothing. `process_bytes` is 0: it is that of another process.
+    /// The most memory of a request of `tokens` tokens, `chunk` at a time or as the plan says, in a model that
+    /// is loaded so and pins nothing. `process_bytes` is 0: it is that of another process.
     ///
     /// # Errors
     /// If a buffer may not be as large as a bank of the arena.
@@ -56,7 +56,7 @@ impl Footprint {
     ) -> Result<Memory, RunError> {
         let manifest = self.reader.bundle().manifest();
         let sizes = Sizes::new(manifest, &self.resolved, streaming)?;
-        let tokens = Tokens::new(tokens, chunk);
+        let tokens = Tokens::planned(tokens, chunk, streaming);
         Ok(Memory::of(
             &self.resolved.graph,
             &sizes,

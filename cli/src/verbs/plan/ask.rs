@@ -1,40 +1,31 @@
 //! What is typed: budgets and triples.
 
+use estream_runtime::parse_size;
+
 /// Digits after the point.
 const MAX_DIGITS: usize = 9;
 
-/// A size such as `1.5GiB`, `800MB`, `512M` or a number of bytes. Units of one letter are powers of 1,024, as
-/// `run --budget` has them. Of a fraction of a byte nothing is left.
+/// A size as `run --budget` has it, or with a fraction, such as `1.5GiB`: of a fraction of a byte nothing
+/// is left.
 pub(super) fn budget(text: &str) -> Result<u64, String> {
-    let wrong = || "is not a size; write it as 1.5GiB, 800MB or a number of bytes".to_owned();
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
-    let (number, unit) = text.split_at(end.unwrap_or(text.len()));
-    let unit_bytes = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "k" | "kib" => 1 << 10,
-        "m" | "mib" => 1 << 20,
-        "g" | "gib" => 1 << 30,
-        "t" | "tib" => 1u64 << 40,
-        "kb" => 1_000,
-        "mb" => 1_000_000,
-        "gb" => 1_000_000_000,
-        "tb" => 1_000_000_000_000,
-        _ => return Err(wrong()),
+    let Some((whole, rest)) = text.split_once('.') else {
+        return parse_size(text);
     };
-    let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
+    let wrong =
+        || format!("{text:?} is not a size; write it as 1.5GiB, 800MB or a number of bytes");
+    let end = rest.find(|c: char| !c.is_ascii_digit());
+    let (part, unit) = rest.split_at(end.unwrap_or(rest.len()));
+    let unit_bytes = parse_size(&format!("1{unit}")).map_err(|_| wrong())?;
     if part.is_empty() || part.len() > MAX_DIGITS {
         return Err(wrong());
     }
-    let whole: u128 = whole.parse().map_err(|_| wrong())?;
-    let parts: u128 = part.parse().map_err(|_| wrong())?;
     let scale = 10u128.pow(u32::try_from(part.len()).unwrap_or(0));
-    let bytes = whole
-        .checked_mul(scale)
-        .and_then(|all| all.checked_add(parts))
-        .and_then(|all| all.checked_mul(u128::from(unit_bytes)))
-        .map(|all| all / scale);
-    let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok());
-    bytes.filter(|bytes| *bytes > 0).ok_or_else(wrong)
+    let number: u128 = format!("{whole}{part}").parse().map_err(|_| wrong())?;
+    let bytes = number.checked_mul(u128::from(unit_bytes));
+    let bytes = bytes.and_then(|bytes| u64::try_from(bytes / scale).ok());
+    let digits = !whole.is_empty() && whole.bytes().all(|byte| byte.is_ascii_digit());
+    let bytes = bytes.filter(|bytes| *bytes > 0 && digits);
+    bytes.ok_or_else(wrong)
 }
 
 /// `G,Q,B`.
@@ -70,6 +61,8 @@ mod tests {
             "1.",
             ".5GiB",
             "1..5G",
+            "+1.5G",
+            "1.5 0G",
             "1XB",
             "-1",
             "0.0001",
@@ -77,7 +70,7 @@ mod tests {
             "1.0000000000G",
             "9999999999999999999999999999999999999999",
         ] {
-            assert!(budget(text).unwrap_err().contains("no"), "{text}");
+            assert!(budget(text).unwrap_err().contains("not a size"), "{text}");
         }
     }
 
