@@ -6,6 +6,7 @@
 
 mod failure;
 mod parity;
+mod profiles;
 mod signals;
 mod source;
 mod stream;
@@ -52,6 +53,9 @@ enum Verb {
     Unpack(verbs::unpack::Args),
     Run(verbs::run::Args),
     Parity(verbs::parity::Args),
+    Plan(verbs::plan::Args),
+    #[command(subcommand)]
+    Profile(verbs::profile::Verb),
     #[command(subcommand)]
     Arch(verbs::arch::Verb),
     /// Print a shell's completion script
@@ -92,6 +96,8 @@ fn run(verb: &Verb, ui: &Ui) -> Result<(), Failure> {
         Verb::Unpack(args) => verbs::unpack::run(args, ui),
         Verb::Run(args) => verbs::run::run(args, ui),
         Verb::Parity(args) => verbs::parity::run(args, ui),
+        Verb::Plan(args) => verbs::plan::run(args, ui),
+        Verb::Profile(verb) => verbs::profile::run(verb, ui),
         Verb::Arch(verb) => verbs::arch::run(verb, ui),
         Verb::Completions { shell } => {
             let mut script = Vec::new();

@@ -1,22 +1,14 @@
 //! Options that say how experts come from storage.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::ValueEnum;
 use estream_runtime::reader::BundleReader;
 use estream_runtime::{Choice, Chosen, Pin, parse_size};
-use estream_schemas::exit::Exit;
 use estream_schemas::plan::Schedule;
-use estream_schemas::profile::Profile;
 
 use crate::failure::Failure;
-
-/// Characters of what a parser says.
-const MAX_QUOTED: usize = 2000;
-/// Bytes of a profile.
-const MAX_PROFILE_BYTES: u64 = 1 << 20;
+use crate::profiles;
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Streaming")]
@@ -43,16 +35,16 @@ pub(crate) struct StreamArgs {
     /// The most memory, as 512M or 2G; what needs more is refused
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) budget: Option<u64>,
-    /// Imitate the storage of this profile (TOML or JSON)
-    #[arg(long, value_name = "FILE")]
-    throttle: Option<PathBuf>,
+    /// Imitate the storage of a profile: one that comes with estream, or a file (TOML or JSON)
+    #[arg(long, value_name = "PROFILE")]
+    throttle: Option<String>,
     /// Write what happened when, for ui.perfetto.dev
     #[arg(long, value_name = "FILE")]
     pub(crate) timeline: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum ScheduleArg {
+pub(crate) enum ScheduleArg {
     /// All experts are read before the first token and stay in memory
     Resident,
     /// A group is read when it is needed, and nothing runs meanwhile
@@ -83,7 +75,7 @@ impl From<ScheduleArg> for Schedule {
 impl StreamArgs {
     /// What the options mean for a bundle.
     pub(crate) fn chosen(&self, reader: &BundleReader) -> Result<Chosen, Failure> {
-        let throttle = self.throttle.as_deref().map(profile).transpose()?;
+        let throttle = self.throttle.as_deref().map(profiles::named).transpose()?;
         let choice = Choice {
             plan: self.plan.clone(),
             schedule: self.schedule.map(Schedule::from),
@@ -95,37 +87,4 @@ impl StreamArgs {
         };
         Ok(choice.resolve(reader)?)
     }
-}
-
-/// The profile in a file: JSON if its name says so, else TOML.
-fn profile(path: &Path) -> Result<Profile, Failure> {
-    let failed = |exit, why: String| {
-        Failure::new(
-            exit,
-            anyhow::Error::msg(format!("{}: {why}", path.display())),
-        )
-    };
-    let open = |error: io::Error| match error.kind() {
-        io::ErrorKind::InvalidData => failed(Exit::Invalid, "is no text in UTF-8".to_owned()),
-        io::ErrorKind::NotFound => failed(Exit::Usage, "there is no such profile".to_owned()),
-        _ => failed(Exit::Io, format!("cannot be read: {error}")),
-    };
-    let about = fs::metadata(path).map_err(open)?;
-    if !about.is_file() {
-        return Err(failed(Exit::Usage, "is no file".to_owned()));
-    }
-    let file = File::open(path).map_err(open)?;
-    if about.len() > MAX_PROFILE_BYTES {
-        let why = format!("more than {MAX_PROFILE_BYTES} bytes are no profile");
-        return Err(failed(Exit::Invalid, why));
-    }
-    let mut text = String::new();
-    let mut file = file.take(MAX_PROFILE_BYTES);
-    file.read_to_string(&mut text).map_err(open)?;
-    let parsed = match path.extension().is_some_and(|ending| ending == "json") {
-        true => serde_json::from_str(&text).map_err(|error| error.to_string()),
-        false => toml::from_str(&text).map_err(|error| error.to_string()),
-    };
-    // It may quote a line of any length.
-    parsed.map_err(|why| failed(Exit::Invalid, why.chars().take(MAX_QUOTED).collect()))
 }

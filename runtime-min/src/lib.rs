@@ -38,6 +38,8 @@ mod error;
 #[cfg(feature = "run")]
 mod executor;
 #[cfg(feature = "run")]
+mod footprint;
+#[cfg(feature = "run")]
 mod history;
 #[cfg(feature = "run")]
 pub mod ids;
@@ -78,6 +80,8 @@ pub mod tensor_file;
 
 #[cfg(feature = "run")]
 pub use error::RunError;
+#[cfg(feature = "run")]
+pub use footprint::Footprint;
 #[cfg(feature = "run")]
 pub use memory::Memory;
 #[cfg(feature = "run")]

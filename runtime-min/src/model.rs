@@ -66,7 +66,7 @@ impl FromStr for BackendKind {
 }
 
 /// Threads a model computes with, at most: each has a stack and scratch of its own.
-const MAX_THREADS: usize = 1024;
+pub(crate) const MAX_THREADS: usize = 1024;
 
 /// How a model is loaded.
 #[derive(Clone, Debug, Default)]

@@ -46,6 +46,8 @@ struct Shared {
     generation: AtomicUsize,
     /// Workers that have not finished the job; likewise.
     running: AtomicUsize,
+    /// Workers that have begun to wait for jobs.
+    ready: AtomicUsize,
     start: Condvar,
     done: Condvar,
 }
@@ -57,6 +59,7 @@ impl Shared {
     }
 
     fn work(&self, worker: usize) {
+        self.ready.fetch_add(1, Ordering::Relaxed);
         let mut seen = 0;
         loop {
             spin_until(|| self.generation.load(Ordering::Relaxed) != seen);
@@ -117,6 +120,13 @@ impl Pool {
             let thread = std::thread::Builder::new().name(format!("estream-{worker}"));
             pool.workers
                 .push(thread.spawn(move || shared.work(worker))?);
+        }
+        // One that dies before it works, for want of memory, would be waited for for ever.
+        while pool.shared.ready.load(Ordering::Relaxed) < pool.workers.len() {
+            if pool.workers.iter().any(JoinHandle::is_finished) {
+                return Err(io::ErrorKind::OutOfMemory.into());
+            }
+            std::thread::yield_now();
         }
         Ok(pool)
     }

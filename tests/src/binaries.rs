@@ -131,8 +131,8 @@ impl Program {
         };
         let newest = self.sources.iter().map(|package| {
             let package = workspace().join(package);
-            // Descriptors and recipes are compiled in, and lie beside `src`.
-            let folders = ["src", "arch", "recipes"].map(|folder| package.join(folder));
+            // Descriptors, recipes and profiles are compiled in, and lie beside `src`.
+            let folders = ["src", "arch", "recipes", "profiles"].map(|folder| package.join(folder));
             folders.iter().filter_map(|folder| newest(folder)).max()
         });
         newest.max().flatten().is_none_or(|edited| edited <= built)

@@ -52,6 +52,7 @@ fn watched(model: &mut Model, observer: &mut dyn Observer) -> Result<Vec<u32>, R
         positions: Positions::All,
         hidden: true,
         chunk: None,
+        kept_bytes: 0,
     };
     model.prefill_observed(&IDS, &request, &mut rows, observer)?;
     Ok(rows.bits())

@@ -62,6 +62,7 @@ pub(crate) fn run(
         positions: Positions::All,
         hidden: true,
         chunk: NonZeroUsize::new(chunk),
+        kept_bytes: 0,
     };
     let outcome = model.prefill(ids, &request, &mut rows)?;
     Ok((rows, outcome))

@@ -226,6 +226,7 @@ fn end(
         positions: Positions::All,
         hidden: true,
         chunk: NonZeroUsize::new(random.below(12)),
+        kept_bytes: 0,
     };
     let mut rows = Rows::default();
     let result = model.prefill_observed(ids, &request, &mut rows, &mut cancels);

@@ -199,7 +199,8 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
     if args.continuation.as_ref().is_some_and(Vec::is_empty) {
         return Err(usage("--logprob-ids: no ids; name at least one"));
     }
-    if Ask::names_a_file_twice(&args.logits, &args.hidden, &args.timeline) {
+    if estream_runtime::answer::Ask::names_a_file_twice(&args.logits, &args.hidden, &args.timeline)
+    {
         return Err(usage(
             "--logits, --hidden and --timeline name a file twice; name others",
         ));

@@ -4,9 +4,7 @@ mod args;
 mod report;
 
 use std::fmt;
-use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -15,7 +13,7 @@ use estream_runtime::answer::Ask;
 use estream_runtime::ids::{self, IdsError};
 use estream_runtime::reader::{BundleReader, ReadError};
 use estream_runtime::stats::Stats;
-use estream_runtime::{Event, LoadOptions, Model, RunError, check_prompt, write_trace};
+use estream_runtime::{LoadOptions, Model, RunError, check_prompt};
 use estream_schemas::exit::Exit;
 use report::Report;
 
