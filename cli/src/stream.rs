@@ -50,7 +50,7 @@ pub(crate) struct StreamArgs {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum ScheduleArg {
+pub(crate) enum ScheduleArg {
     /// All experts are read before the first token and stay in memory
     Resident,
     /// A group is read when it is needed, and nothing runs meanwhile
@@ -94,29 +94,44 @@ impl StreamArgs {
         Ok(choice.resolve(reader)?)
     }
 
+    /// Errors if a timeline is wanted, of what is no single run.
+    pub(crate) fn refuse_timeline(&self) -> Result<(), Failure> {
+        match &self.timeline {
+            None => Ok(()),
+            Some(_) => Err(Failure::usage(
+                "--timeline is of one run; use it with estream run",
+            )),
+        }
+    }
+
     /// Writes the timeline, if one is wanted, to a file that must not exist.
     pub(crate) fn write_timeline(&self, events: &[Event]) -> Result<(), Failure> {
-        let Some(path) = &self.timeline else {
-            return Ok(());
-        };
-        let write = || {
-            let mut out = io::BufWriter::new(File::create_new(path)?);
-            write_trace(events, &mut out)?;
-            out.flush()
-        };
-        write().map_err(|error| {
-            let exit = match error.kind() {
-                io::ErrorKind::AlreadyExists => Exit::Usage,
-                _ => Exit::Io,
-            };
-            let what = format!("{}: cannot write the timeline: {error}", path.display());
-            Failure::new(exit, anyhow::Error::msg(what))
-        })
+        match &self.timeline {
+            None => Ok(()),
+            Some(path) => write_timeline(path, events),
+        }
     }
 }
 
+/// Writes a timeline to a file that must not exist.
+pub(crate) fn write_timeline(path: &Path, events: &[Event]) -> Result<(), Failure> {
+    let write = || {
+        let mut out = io::BufWriter::new(File::create_new(path)?);
+        write_trace(events, &mut out)?;
+        out.flush()
+    };
+    write().map_err(|error| {
+        let exit = match error.kind() {
+            io::ErrorKind::AlreadyExists => Exit::Usage,
+            _ => Exit::Io,
+        };
+        let what = format!("{}: cannot write the timeline: {error}", path.display());
+        Failure::new(exit, anyhow::Error::msg(what))
+    })
+}
+
 /// The profile in a file: JSON if its name says so, else TOML.
-fn profile(path: &Path) -> Result<Profile, Failure> {
+pub(crate) fn profile(path: &Path) -> Result<Profile, Failure> {
     let failed = |exit, why: String| {
         Failure::new(
             exit,
