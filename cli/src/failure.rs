@@ -6,6 +6,7 @@ use std::io;
 use anyhow::Error;
 use estream_compiler::compile::CompileError;
 use estream_compiler::ingest::IngestError;
+use estream_compiler::ingest::imatrix::ImatrixError;
 use estream_packer::{OutputError, PackError, PlanError, RelayoutError, UnpackError};
 use estream_runtime::reader::ReadError;
 use estream_runtime::{NoBackend, RunError};
@@ -56,6 +57,7 @@ macro_rules! failure_from {
 
 failure_from!(
     IngestError,
+    ImatrixError,
     CompileError,
     ReadError,
     PlanError,

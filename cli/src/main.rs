@@ -7,6 +7,8 @@
 mod failure;
 mod parity;
 mod profiles;
+mod routes;
+mod scene;
 mod signals;
 mod source;
 mod stream;
@@ -48,6 +50,9 @@ struct Cli {
 enum Verb {
     Compile(verbs::compile::Args),
     Relayout(verbs::relayout::Args),
+    Routes(verbs::routes::Args),
+    Reorder(verbs::reorder::Args),
+    Simulate(verbs::simulate::Args),
     Inspect(verbs::inspect::Args),
     Verify(verbs::verify::Args),
     Unpack(verbs::unpack::Args),
@@ -91,6 +96,9 @@ fn run(verb: &Verb, ui: &Ui) -> Result<(), Failure> {
     match verb {
         Verb::Compile(args) => verbs::compile::run(args, ui),
         Verb::Relayout(args) => verbs::relayout::run(args, ui),
+        Verb::Routes(args) => verbs::routes::run(args, ui),
+        Verb::Reorder(args) => verbs::reorder::run(args, ui),
+        Verb::Simulate(args) => verbs::simulate::run(args, ui),
         Verb::Inspect(args) => verbs::inspect::run(args, ui),
         Verb::Verify(args) => verbs::verify::run(args, ui),
         Verb::Unpack(args) => verbs::unpack::run(args, ui),

@@ -87,4 +87,14 @@ impl StreamArgs {
         };
         Ok(choice.resolve(reader)?)
     }
+
+    /// Errors if a timeline is wanted, of what is no single run.
+    pub(crate) fn refuse_timeline(&self) -> Result<(), Failure> {
+        match &self.timeline {
+            None => Ok(()),
+            Some(_) => Err(Failure::usage(
+                "--timeline is of one run; use it with estream run",
+            )),
+        }
+    }
 }

@@ -27,7 +27,7 @@ mod writer;
 pub use compiled::spec;
 pub use error::{OutputError, PackError, PlanError};
 pub use payload::{Payload, Sink, Stopped};
-pub use relayout::{Relayout, RelayoutError, relayout};
+pub use relayout::{Relayout, RelayoutError, relayout, reorder};
 pub use spec::{BundleSpec, LayerSpec, LicenseSpec, SourceSpec, TensorSpec, plan};
 pub use unpack::{UnpackError, Unpacked, unpack};
 pub use writer::{WriteOptions, Written, rehearse, write};

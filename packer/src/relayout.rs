@@ -1,6 +1,7 @@
-//! A bundle from a bundle, its nibbles in the other order.
+//! A bundle from a bundle: its nibbles in the other order, or its experts.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 use estream_compiler::ingest::{Carried, CarriedContent};
 use estream_compiler::layout::{LayoutError, relayout_strip};
@@ -26,6 +27,29 @@ const TILE_COLS: usize = TILE as usize;
 pub fn relayout(
     reader: &BundleReader,
     order: NibbleOrder,
+) -> Result<(BundleSpec, Relayout<'_>), RelayoutError> {
+    again(reader, Some(order))
+}
+
+/// The specification and the weights of `reader`'s bundle, its experts in the order that
+/// `orders` has for their layer, if it has one. Whole records move and everything else is carried over as it
+/// is, so a bundle that is reordered there and back is the same to the byte.
+///
+/// Bytes are checked as by [`relayout`]; whether an order is one of its layer is for
+/// [`plan`](crate::plan()) to say.
+pub fn reorder<'a>(
+    reader: &'a BundleReader,
+    orders: &BTreeMap<u64, Vec<u64>>,
+) -> Result<(BundleSpec, Relayout<'a>), RelayoutError> {
+    let (mut spec, payload) = again(reader, None)?;
+    spec.reorder(orders);
+    Ok((spec, payload))
+}
+
+/// `reader`'s bundle once more, nibbles in `order` if one is named.
+fn again(
+    reader: &BundleReader,
+    order: Option<NibbleOrder>,
 ) -> Result<(BundleSpec, Relayout<'_>), RelayoutError> {
     let manifest = reader.bundle().manifest();
     let carried = |files: &[CarriedFile]| {
@@ -76,15 +100,17 @@ pub fn relayout(
     Ok((spec, payload))
 }
 
-/// `layout` with nibbles in `order`, if it has nibbles.
-fn in_order(layout: Layout, order: NibbleOrder) -> Layout {
-    match layout.form() {
-        Form::Nibbles(_) => Layout::new(layout.dtype(), Form::Nibbles(order)).unwrap_or(layout),
-        Form::Tiles | Form::Rows => layout,
+/// `layout` with nibbles in `order`, if it has nibbles and an order is named.
+fn in_order(layout: Layout, order: Option<NibbleOrder>) -> Layout {
+    match (layout.form(), order) {
+        (Form::Nibbles(_), Some(order)) => {
+            Layout::new(layout.dtype(), Form::Nibbles(order)).unwrap_or(layout)
+        }
+        _ => layout,
     }
 }
 
-fn layer_spec(layer: &ExpertLayer, order: NibbleOrder) -> LayerSpec {
+fn layer_spec(layer: &ExpertLayer, order: Option<NibbleOrder>) -> LayerSpec {
     LayerSpec {
         layer: layer.layer,
         experts: layer.experts,
@@ -107,11 +133,11 @@ fn carried(reader: &BundleReader, file: &CarriedFile) -> Result<Carried, ReadErr
     })
 }
 
-/// The weights of a bundle with nibbles in another order.
+/// The weights of a bundle, for another one.
 #[derive(Debug)]
 pub struct Relayout<'a> {
     reader: &'a BundleReader,
-    order: NibbleOrder,
+    order: Option<NibbleOrder>,
     /// The record last read, whose three projections are asked for one after another:
     /// layer, record, and bytes that have the stated digest.
     record: RefCell<Option<(usize, u64, Vec<u8>)>>,

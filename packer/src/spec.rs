@@ -1,5 +1,7 @@
 //! What a bundle will be, before there is one.
 
+use std::collections::BTreeMap;
+
 use estream_compiler::ingest::{Carried, CarriedContent};
 use estream_schemas::digest::Digest;
 use estream_schemas::layout::{Layout, TILE};
@@ -41,6 +43,17 @@ pub struct BundleSpec {
     /// layer larger than this is refused: whoever asks for small files has a
     /// reason that a larger one would defeat. `None` makes one part.
     pub max_part_bytes: Option<u64>,
+}
+
+impl BundleSpec {
+    /// Puts the experts of a layer in the order that `orders` has for it, if it has one.
+    pub fn reorder(&mut self, orders: &BTreeMap<u64, Vec<u64>>) {
+        for layer in &mut self.layers {
+            if let Some(order) = orders.get(&layer.layer) {
+                layer.order.clone_from(order);
+            }
+        }
+    }
 }
 
 /// One weight outside experts.

@@ -95,5 +95,5 @@ pub use store::{ExpertSource, RunRecord};
 #[cfg(feature = "run")]
 pub use stream::{
     Cancel, Choice, Chosen, Counts, Disk, Doing, Event, IoMode, LayerShape, Overlap, Pin, Regions,
-    Step, Streaming, Tally, bytes as parse_size, write_trace,
+    Step, Streaming, Tally, TraceFile, bytes as parse_size, write_trace,
 };

@@ -27,5 +27,6 @@ pub mod plan;
 pub mod profile;
 pub mod program;
 pub mod real;
+pub mod routes;
 mod text;
 pub mod valid;

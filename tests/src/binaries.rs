@@ -17,7 +17,15 @@ struct Program {
 
 const ESTREAM: Program = Program {
     name: "estream",
-    sources: &["cli", "compiler", "packer", "runtime-min", "schemas"],
+    sources: &[
+        "cli",
+        "compiler",
+        "packer",
+        "packer/order",
+        "packer/planner",
+        "runtime-min",
+        "schemas",
+    ],
 };
 const ESTREAM_RUN: Program = Program {
     name: "estream-run",

@@ -8,6 +8,7 @@ use estream_schemas::canonical;
 use estream_schemas::manifest::Manifest;
 use estream_schemas::plan::Plan;
 use estream_schemas::profile::Profile;
+use estream_schemas::routes::Recording;
 use schemars::{Schema, schema_for};
 
 /// Arguments of `schema`.
@@ -46,6 +47,12 @@ const TARGETS: &[Target] = &[
         version: estream_schemas::profile::PROFILE_VERSION,
         title: "Profile of a device that runs estream bundles",
         schema: || schema_for!(Profile),
+    },
+    Target {
+        name: "routes",
+        version: estream_schemas::routes::ROUTES_VERSION,
+        title: "Routes of prompts through an estream bundle",
+        schema: || schema_for!(Recording),
     },
 ];
 

@@ -13,6 +13,7 @@ use crate::failure::Failure;
 use crate::source::{BuildArgs, inputs, open};
 use crate::tables;
 use crate::ui::Ui;
+use crate::verbs::reorder::OrderBy;
 
 /// Compile a checkpoint into a bundle
 #[derive(Debug, clap::Args)]
@@ -31,6 +32,11 @@ pub(crate) struct Args {
     /// Threads to quantise with [default: as many as the machine has]; the bytes do not depend on it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
+    /// Store experts in the order of these routes, as estream routes records them [default: by number]
+    #[arg(long, value_name = "ROUTES", help_heading = "Storage order")]
+    order: Option<PathBuf>,
+    #[command(flatten)]
+    order_by: OrderBy,
     #[command(flatten)]
     build: BuildArgs,
 }
@@ -55,17 +61,28 @@ struct Report<'a> {
 }
 
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
+    if args.order.is_none() {
+        args.order_by.refuse("--order")?;
+    }
     start_threads(args.threads.and_then(|n| NonZeroUsize::new(n.into())))?;
     let checkpoint = open(&args.source)?;
     let compiled = args.build.plan(&checkpoint)?;
     for notice in &compiled.notices {
         ui.note(notice);
     }
-    let spec = spec(&compiled, args.build.max_part_size);
+    let mut spec = spec(&compiled, args.build.max_part_size);
+    if let Some(routes) = &args.order {
+        let layers = spec.layers.iter().map(|layer| (layer.layer, layer.experts));
+        let orders = args.order_by.orders(routes, layers)?;
+        spec.reorder(&orders);
+    }
     let options = WriteOptions {
         force: args.force,
         verify: false,
-        inputs: inputs(&checkpoint),
+        inputs: inputs(&checkpoint)
+            .into_iter()
+            .chain(args.order.clone())
+            .collect(),
     };
     let manifest = rehearse(&spec, &args.output, &options)?;
     let written = match args.dry_run {

@@ -242,7 +242,8 @@ impl Save<'_> {
     }
 }
 
-fn about(path: &Path, error: &io::Error) -> Failure {
+/// A file that cannot be written, by name.
+pub(crate) fn about(path: &Path, error: &io::Error) -> Failure {
     let message = format!("{}: cannot be written: {error}", path.display());
     match error.kind() {
         io::ErrorKind::AlreadyExists | io::ErrorKind::InvalidFilename => {

@@ -8,6 +8,7 @@ mod checkpoint;
 mod config;
 mod error;
 pub mod gguf;
+pub mod imatrix;
 mod json;
 mod notice;
 mod quantised;

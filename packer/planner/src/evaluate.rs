@@ -5,8 +5,8 @@ use estream_schemas::plan::{Schedule, StreamConfig};
 use crate::early::{Scratch, Slices};
 use crate::problem::{GroupSize, Problem};
 use crate::recurrence::Predicted;
-use crate::simulate::{ReadTimes, simulate};
-use crate::times::Request;
+use crate::simulate::simulate;
+use crate::times::{ReadTimes, Request};
 
 /// What is predicted of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -162,7 +162,8 @@ impl<'a> Lane<'a> {
                     slices[at].walk(self.depth, banks, bound, scratch, |_, _, _| {})
                 }
                 Model::Simulated(times, least) => {
-                    simulate(self.problem, request, times, &config, &least[at], bound).0
+                    let least = (&least[at][..], bound);
+                    simulate(self.problem, request, times, &config, least, None).0
                 }
             };
             cost.held |= outcome.held;
@@ -187,7 +188,8 @@ impl<'a> Lane<'a> {
                     slices[at].prediction(self.problem, request, numbers)
                 }
                 Model::Simulated(times, least) => {
-                    simulate(self.problem, request, times, &config, &least[at], u64::MAX).1
+                    let least = (&least[at][..], u64::MAX);
+                    simulate(self.problem, request, times, &config, least, None).1
                 }
             })
             .collect();

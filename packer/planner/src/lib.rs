@@ -3,7 +3,8 @@
 //!
 //! A [`Question`] has a device's times, a bundle's sizes and what is asked of them; a [`Problem`] is one that
 //! makes sense; [`plan`] answers it with a [`Choice`], or says why there is none. [`explain`] says
-//! of another configuration why it was not chosen, [`pareto`] what more or less memory would do.
+//! of another configuration why it was not chosen, [`pareto`] what more or less memory would do, and [`forecast`]
+//! what happens when with any.
 //!
 //! Two models predict. [`predict`] is the recurrence of paper equation 5, and so is what is used for `early`, the
 //! paper's schedule. For the others a simulation takes the same decisions as the runtime does, read by
@@ -17,6 +18,7 @@ mod early;
 mod evaluate;
 mod explain;
 mod feasible;
+mod forecast;
 mod pareto;
 mod problem;
 mod recurrence;
@@ -28,6 +30,7 @@ mod times;
 pub use evaluate::{Evaluated, Prediction};
 pub use explain::{Explained, explain};
 pub use feasible::{Inequality, Rule};
+pub use forecast::{Forecast, Span, What, forecast};
 pub use pareto::pareto;
 pub use problem::{GroupSize, LayerSize, Malformed, Problem, Question, Search, Workload};
 pub use recurrence::{Group, Layer, Predicted, predict};

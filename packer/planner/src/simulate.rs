@@ -7,45 +7,9 @@
 use estream_schemas::plan::{Schedule, StreamConfig};
 
 use crate::evaluate::{Outcome, Prediction, Tally};
-use crate::problem::{LayerSize, Problem};
-use crate::times::{Request, Step};
-
-/// L by layer and number of records, for one G and Q.
-#[derive(Debug)]
-pub(crate) struct ReadTimes {
-    /// Which list a layer has.
-    lists: Vec<usize>,
-    /// The time of n records at n − 1.
-    times: Vec<Vec<u64>>,
-}
-
-impl ReadTimes {
-    pub(crate) fn new(problem: &Problem, group: usize, depth: usize) -> ReadTimes {
-        let layers = &problem.question().layers;
-        let mut sizes: Vec<u64> = layers.iter().map(|layer| layer.record_bytes).collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        let most = group.min(problem.most_records);
-        let list = |record_bytes: &u64| {
-            let layer = LayerSize {
-                records: most,
-                record_bytes: *record_bytes,
-            };
-            (1..=most)
-                .map(|records| problem.read_ns(layer, records, depth))
-                .collect()
-        };
-        let place = |layer: &LayerSize| sizes.partition_point(|size| *size < layer.record_bytes);
-        ReadTimes {
-            lists: layers.iter().map(place).collect(),
-            times: sizes.iter().map(list).collect(),
-        }
-    }
-
-    fn read_ns(&self, layer: usize, records: usize) -> u64 {
-        self.times[self.lists[layer]][records - 1]
-    }
-}
+use crate::forecast::{Span, What};
+use crate::problem::Problem;
+use crate::times::{ReadTimes, Request, Step};
 
 /// Where a record of a step is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +44,8 @@ struct Flight {
     first: usize,
     records: usize,
     bank: usize,
+    /// Which of the Q, if somebody wants to know.
+    lane: usize,
 }
 
 /// What the executor does.
@@ -122,17 +88,19 @@ struct Simulation<'a> {
     submissions: u64,
     outcome: Outcome,
     tally: Tally,
+    spans: Option<&'a mut Vec<Span>>,
 }
 
 /// The request with one configuration; its end is left out if it is not before `bound`, and then what else is
-/// predicted means nothing. `least_ns` is a lower bound of what is left from each step on.
+/// predicted means nothing. `least_ns` is a lower bound of what is left from each step on. What happens when
+/// is added to `spans`.
 pub(crate) fn simulate(
     problem: &Problem,
     request: &Request,
     times: &ReadTimes,
     config: &StreamConfig,
-    least_ns: &[u64],
-    bound: u64,
+    (least_ns, bound): (&[u64], u64),
+    spans: Option<&mut Vec<Span>>,
 ) -> (Outcome, Prediction) {
     let by_slot = matches!(config.schedule, Schedule::Compact | Schedule::Ahead);
     let banks = if by_slot { 1 } else { config.banks };
@@ -158,10 +126,13 @@ pub(crate) fn simulate(
         submissions: 0,
         outcome: Outcome::default(),
         tally: Tally::default(),
+        spans,
     };
     simulation.ahead.open(0, request);
     simulation.start(0);
     simulation.go();
+    let (last, head_ns) = (simulation.front.step, request.head_ns);
+    simulation.span(What::Head, last, (0, 0), simulation.now + head_ns);
     let Simulation {
         now,
         doing,
@@ -241,9 +212,23 @@ impl Simulation<'_> {
         }
         std::mem::swap(&mut self.front, &mut self.ahead);
         self.ahead.open(step + 1, self.request);
-        self.doing = Doing::Other {
-            end: self.now + self.request.other_ns,
-        };
+        let end = self.now + self.request.other_ns;
+        self.span(What::Other, step, (0, 0), end);
+        self.doing = Doing::Other { end };
+    }
+
+    /// Takes down what begins now, if somebody wants to know.
+    fn span(&mut self, what: What, step: usize, (first, records): (usize, usize), end_ns: u64) {
+        if let Some(spans) = &mut self.spans {
+            spans.push(Span {
+                what,
+                step,
+                first,
+                records,
+                start_ns: self.now,
+                end_ns,
+            });
+        }
     }
 
     /// Reads that have ended: their records are here, or nobody needs them.
@@ -363,8 +348,10 @@ impl Simulation<'_> {
         self.front.records[first..=last].fill(Whereabouts::Gone);
         self.front.run = last + 1;
         self.submissions += 1;
+        let end = self.now + run_ns;
+        self.span(What::Group, self.front.step, (first, count), end);
         self.doing = Doing::Group {
-            end: self.now + run_ns,
+            end,
             bank,
             records: if resident { 0 } else { count },
         };
@@ -463,13 +450,22 @@ impl Simulation<'_> {
         self.used[bank] += records;
         let layer = self.request.layer(front.step);
         let end = self.now + self.times.read_ns(layer, records);
+        let step = front.step;
+        let taken = |lane: &usize| self.flights.iter().any(|flight| flight.lane == *lane);
+        let lane = match self.spans {
+            None => None,
+            Some(_) => (0..self.config.depth).find(|lane| !taken(lane)),
+        };
+        let lane = lane.unwrap_or(0);
         self.flights.push(Flight {
             end,
-            step: front.step,
+            step,
             first,
             records,
             bank,
+            lane,
         });
+        self.span(What::Read { lane }, step, (first, records), end);
         let record_bytes = self.problem.question().layers[layer].record_bytes;
         self.tally.read(self.now, end, records, record_bytes);
     }

@@ -2,7 +2,7 @@
 
 use estream_schemas::profile::Service;
 
-use crate::problem::Workload;
+use crate::problem::{LayerSize, Problem, Workload};
 
 /// A request whose computing times add up to less than 64 bits hold, however it is grouped and read.
 #[derive(Clone, Debug)]
@@ -119,6 +119,43 @@ impl Step {
     /// The time in which these run.
     pub(crate) fn run(&self, first: usize, end: usize) -> u64 {
         self.run_ns[end] - self.run_ns[first]
+    }
+}
+
+/// L by layer and number of records, for one G and Q.
+#[derive(Debug)]
+pub(crate) struct ReadTimes {
+    /// Which list a layer has.
+    lists: Vec<usize>,
+    /// The time of n records at n − 1.
+    times: Vec<Vec<u64>>,
+}
+
+impl ReadTimes {
+    pub(crate) fn new(problem: &Problem, group: usize, depth: usize) -> ReadTimes {
+        let layers = &problem.question().layers;
+        let mut sizes: Vec<u64> = layers.iter().map(|layer| layer.record_bytes).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        let most = group.min(problem.most_records);
+        let list = |record_bytes: &u64| {
+            let layer = LayerSize {
+                records: most,
+                record_bytes: *record_bytes,
+            };
+            (1..=most)
+                .map(|records| problem.read_ns(layer, records, depth))
+                .collect()
+        };
+        let place = |layer: &LayerSize| sizes.partition_point(|size| *size < layer.record_bytes);
+        ReadTimes {
+            lists: layers.iter().map(place).collect(),
+            times: sizes.iter().map(list).collect(),
+        }
+    }
+
+    pub(crate) fn read_ns(&self, layer: usize, records: usize) -> u64 {
+        self.times[self.lists[layer]][records - 1]
     }
 }
 

@@ -4,5 +4,6 @@ mod common;
 mod hostile;
 mod large;
 mod relayout;
+mod reorder;
 mod round_trip;
 mod target;

@@ -46,8 +46,7 @@ pub use storage::{Disk, IoMode};
 pub use tally::{Counts, LayerShape, Step, Tally};
 pub use timeline::{Doing, Event, Overlap};
 pub(crate) use timeline::{EVENTS_A_RECORD, EVENTS_A_STEP, Recorder, timeline_bytes};
-pub(crate) use trace::TraceFile;
-pub use trace::write_trace;
+pub use trace::{TraceFile, write_trace};
 
 /// Bytes of a loader's stack: it calls the system and hashes.
 pub(crate) const STACK_BYTES: usize = 128 << 10;

@@ -86,15 +86,18 @@ fn label(
 
 /// A file for a timeline: begun before the request, and there once it is whole.
 #[derive(Debug)]
-pub(crate) struct TraceFile {
+pub struct TraceFile {
     path: PathBuf,
     partial: PartialFile,
     file: File,
 }
 
 impl TraceFile {
-    /// Errors if something is at `path`, or nothing can be written there.
-    pub(crate) fn create(path: &Path) -> io::Result<TraceFile> {
+    /// Begins the file that will be called `path`.
+    ///
+    /// # Errors
+    /// If something is there, or nothing can be written. All errors of this type name the path.
+    pub fn create(path: &Path) -> io::Result<TraceFile> {
         let begun = PartialFile::beside(path);
         let (partial, file) = begun.map_err(|error| named(path, &error))?;
         Ok(TraceFile {
@@ -105,7 +108,10 @@ impl TraceFile {
     }
 
     /// Writes all of it.
-    pub(crate) fn finish(self, events: &[Event]) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// If the disk is full or fails, or the name cannot be given.
+    pub fn finish(self, events: &[Event]) -> io::Result<()> {
         let write = || {
             let mut length = Length(0);
             write_trace(events, &mut length)?;

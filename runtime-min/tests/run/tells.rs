@@ -148,10 +148,9 @@ fn the_memory_that_was_measured_stands_beside_the_ceiling() {
         &stats["memory_bytes"],
     ]
     .map(|bytes| bytes.as_u64().unwrap());
-    assert!(
-        process < peak && peak <= ceiling,
-        "{process} {peak} {ceiling}"
-    );
+    // It is rounded up, and stands for the process before the model was loaded.
+    assert!(process > 0 && process.is_multiple_of(8 << 20), "{process}");
+    assert!(0 < peak && peak <= ceiling, "{peak} {ceiling}");
     let ratio = stats["peak"]["ratio"].as_f64().unwrap();
     assert!((ratio - peak as f64 / ceiling as f64).abs() < 1e-12);
     assert!(stats["ttft_us"].as_u64().unwrap() > 0);

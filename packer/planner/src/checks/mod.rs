@@ -1,5 +1,6 @@
 //! Questions of all kinds, and what has to be true of each.
 
+mod forecast;
 mod numbers;
 mod recurrence;
 mod runtime;

@@ -66,6 +66,11 @@ fn problem(change: impl FnOnce(&mut Question)) -> Problem {
     Problem::new(question).unwrap()
 }
 
+/// The problem whose times were drawn.
+pub(crate) fn drawing() -> Problem {
+    problem(|_| ())
+}
+
 #[test]
 fn a_request_takes_what_a_drawing_says() {
     // L = 203, X = 67: read 0–203, run 203–270; read 203–406, run 406–473. Twice, and the head.

@@ -5,8 +5,8 @@ use estream_schemas::plan::{Schedule, StreamConfig};
 use super::{Dice, Reads, roomy};
 use crate::evaluate::Lane;
 use crate::recurrence::{Group, Layer, predict};
-use crate::simulate::{ReadTimes, simulate};
-use crate::times::Request;
+use crate::simulate::simulate;
+use crate::times::{ReadTimes, Request};
 use crate::{Predicted, Problem};
 
 /// The end of the request where every nanosecond is looked at: reader k mod Q does read k into
@@ -144,7 +144,8 @@ fn simulated(problem: &Problem, request: &Request, config: &StreamConfig) -> Pre
     };
     let times = ReadTimes::new(problem, config.group, depth);
     let least = request.least_ns(config.group);
-    let (outcome, prediction) = simulate(problem, request, &times, config, &least, u64::MAX);
+    let (outcome, prediction) =
+        simulate(problem, request, &times, config, (&least, u64::MAX), None);
     assert_eq!(outcome.total_ns, Some(prediction.times.total_ns));
     prediction.times
 }

@@ -12,8 +12,8 @@ use estream_schemas::plan::{Schedule, StreamConfig};
 use self::sequence::{Group, Next, Read, Sequence};
 use super::{Dice, Reads, roomy};
 use crate::Problem;
-use crate::simulate::{ReadTimes, simulate};
-use crate::times::Request;
+use crate::simulate::simulate;
+use crate::times::{ReadTimes, Request};
 
 /// What the executor does until when.
 enum Doing {
@@ -116,7 +116,8 @@ fn the_simulation_decides_as_the_runtime_does() {
             let times = ReadTimes::new(&problem, size.group, under_way);
             for request in &problem.requests {
                 let least = request.least_ns(size.group);
-                let simulated = simulate(&problem, request, &times, &config, &least, u64::MAX).1;
+                let least = (&least[..], u64::MAX);
+                let simulated = simulate(&problem, request, &times, &config, least, None).1;
                 let simulated = (
                     simulated.times.total_ns,
                     simulated.reads,

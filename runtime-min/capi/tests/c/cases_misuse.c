@@ -249,7 +249,7 @@ void requests_that_cannot_be(const struct given *given)
     options = streamed(NULL, 0);
     options.depth = 9;
     STATUS(ESTREAM_USAGE, estream_open(given->bundle, &options, &runtime));
-    says("depth (Q) is 9");
+    says("depth (Q, at most B) is 9");
     options = streamed(NULL, 0);
     options.threads = SIZE_MAX;
     STATUS(ESTREAM_CANNOT_RUN, estream_open(given->bundle, &options, &runtime));

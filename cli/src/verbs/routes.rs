@@ -1,0 +1,307 @@
+//! `estream routes`: which experts the tokens of some prompts go to.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use estream_compiler::ingest::imatrix;
+use estream_runtime::reader::BundleReader;
+use estream_runtime::{LoadOptions, Model, Request, check_prompt, ids};
+use estream_schemas::digest::Digest;
+use estream_schemas::limits::MAX_NAME_BYTES;
+use estream_schemas::routes::{MAX_ROUTES_PROMPTS, Recording, RoutedPrompt, Rows};
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::parity::Windows;
+use crate::routes::{Output, empty, record};
+use crate::signals;
+use crate::stream::StreamArgs;
+use crate::tables::table;
+use crate::text::Text;
+use crate::ui::Ui;
+
+/// Record which experts the tokens of some prompts go to
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The bundle
+    bundle: PathBuf,
+    #[command(flatten)]
+    prompts: Prompts,
+    /// The file of routes to make; nothing may have its name
+    #[arg(long, short, value_name = "FILE")]
+    output: PathBuf,
+    /// Cut every file into prompts of so many tokens
+    #[arg(long, value_name = "N", conflicts_with = "imatrix")]
+    window: Option<usize>,
+    /// Tokens that go through the model together [default: all]
+    #[arg(long, value_name = "N")]
+    chunk: Option<NonZeroUsize>,
+    /// Threads to compute with; results do not depend on it
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    #[command(flatten)]
+    stream: StreamArgs,
+}
+
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = true)]
+struct Prompts {
+    /// A prompt in words, by the bundle's tokenizer; may be repeated, - is standard input
+    #[arg(
+        long,
+        alias = "text",
+        value_name = "FILE",
+        help_heading = "Prompts",
+        conflicts_with = "imatrix"
+    )]
+    text_file: Vec<PathBuf>,
+    /// A prompt as token ids, separated by commas or spaces; may be repeated
+    #[arg(
+        long,
+        value_name = "FILE",
+        help_heading = "Prompts",
+        conflicts_with = "imatrix"
+    )]
+    ids_file: Vec<PathBuf>,
+    /// No prompts, but the counts of experts in an importance matrix of llama.cpp (GGUF)
+    #[arg(long, value_name = "FILE", help_heading = "Prompts")]
+    imatrix: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    routes: &'a PathBuf,
+    bytes: u64,
+    bundle: Digest,
+    prompts: usize,
+    tokens: u64,
+    layers: Vec<LayerReport>,
+}
+
+/// How a layer is used.
+#[derive(Serialize)]
+struct LayerReport {
+    layer: u64,
+    experts: u64,
+    /// Experts that any prompt uses.
+    used: usize,
+    /// Experts a prompt uses, on average.
+    used_by_prompt: f64,
+    /// Share of the routes that the busiest eighth of the experts has.
+    busiest_eighth: f64,
+}
+
+pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
+    args.stream.refuse_timeline()?;
+    let reader = BundleReader::open(&args.bundle)?;
+    signals::watch().map_err(Failure::io)?;
+    let output = Output::new(&args.output)?;
+    let recording = match &args.prompts.imatrix {
+        Some(path) => counted(&reader, path)?,
+        None => recorded(args, &reader, ui)?,
+    };
+    let bytes = output.write(&recording)?;
+    let tokens = recording
+        .prompts
+        .iter()
+        .map(|prompt| u64::from(prompt.tokens));
+    let report = Report {
+        routes: &args.output,
+        bytes,
+        bundle: recording.bundle,
+        prompts: recording.prompts.len(),
+        tokens: tokens.sum(),
+        layers: (0..recording.layers.len())
+            .map(|at| LayerReport::of(&recording, at))
+            .collect(),
+    };
+    ui.answer(&report, text)
+}
+
+/// Runs every prompt.
+fn recorded(args: &Args, reader: &BundleReader, ui: &Ui) -> Result<Recording, Failure> {
+    let prompts = args.prompts.ids(reader, args.window)?;
+    let program = &reader.bundle().manifest().program;
+    for (_, ids) in &prompts {
+        check_prompt(ids, program.vocab, program.context)?;
+    }
+    let longest = prompts.iter().map(|(_, ids)| ids.len()).max().unwrap_or(0);
+    let options = LoadOptions {
+        threads: args.threads,
+        streaming: args.stream.chosen(reader)?.streaming,
+        budget_bytes: args.stream.budget,
+        expected: Some((longest, args.chunk)),
+        ..LoadOptions::default()
+    };
+    let mut model = Model::load(reader, &options)?;
+    let mut recording = empty(reader);
+    let request = Request {
+        chunk: args.chunk,
+        ..Request::default()
+    };
+    let count = prompts.len();
+    for (at, (name, ids)) in prompts.into_iter().enumerate() {
+        if signals::go_on().is_break() {
+            let why = format!("stopped after {at} of {count} prompts");
+            return Err(Failure::io(std::io::Error::other(why)));
+        }
+        record(&mut recording, &mut model, name, &ids, &request)?;
+    }
+    if count == 1 {
+        ui.note("one prompt says little of others; --window cuts a text into many");
+    }
+    Ok(recording)
+}
+
+impl Prompts {
+    /// Names and tokens of every prompt.
+    fn ids(
+        &self,
+        reader: &BundleReader,
+        window: Option<usize>,
+    ) -> Result<Vec<(String, Vec<u32>)>, Failure> {
+        if window.is_some_and(|window| window < Windows::MIN) {
+            return Err(Failure::usage(format!(
+                "--window must be at least {}",
+                Windows::MIN
+            )));
+        }
+        let mut prompts = Vec::new();
+        let mut add = |path: &Path, all: Vec<u32>, bos: Option<u32>| {
+            let name = path.file_name().unwrap_or(path.as_os_str());
+            let name = name.to_string_lossy();
+            let whole = bos.iter().len() + all.len();
+            let cut = Windows::cut(&all, bos, window.unwrap_or(whole.max(2)), usize::MAX);
+            for (at, ids) in cut.iter().enumerate() {
+                let name = match window {
+                    None => name.to_string(),
+                    Some(_) => format!("{name} {at}"),
+                };
+                prompts.push((shortened(&name), ids.to_vec()));
+            }
+        };
+        if !self.text_file.is_empty() {
+            let text = Text::of(reader)?;
+            for path in &self.text_file {
+                let ids = text.continuation(&crate::text::read(path)?)?;
+                add(path, ids, text.bos());
+            }
+        }
+        for path in &self.ids_file {
+            let ids = ids::read(path).map_err(|error| Failure::new(error.exit(), error))?;
+            add(path, ids, None);
+        }
+        match prompts.len() {
+            0 => Err(Failure::usage("the prompts have no tokens")),
+            1..=MAX_ROUTES_PROMPTS => Ok(prompts),
+            count => Err(Failure::usage(format!(
+                "{count} prompts are more than {MAX_ROUTES_PROMPTS}; use a larger --window"
+            ))),
+        }
+    }
+}
+
+/// A name as long as names may be.
+fn shortened(name: &str) -> String {
+    let mut name = name.to_owned();
+    while name.len() > MAX_NAME_BYTES {
+        name.pop();
+    }
+    name
+}
+
+/// The counts of an importance matrix as one long prompt.
+fn counted(reader: &BundleReader, path: &Path) -> Result<Recording, Failure> {
+    let mut recording = empty(reader);
+    let found = imatrix::read(path)?;
+    let invalid = |why: String| {
+        let what = format!("{}: {why}", path.display());
+        Failure::new(
+            estream_schemas::exit::Exit::Invalid,
+            anyhow::Error::msg(what),
+        )
+    };
+    let mut rows = Vec::with_capacity(recording.layers.len());
+    let mut tokens = 0;
+    let mut missing = Vec::new();
+    for layer in &recording.layers {
+        let Some(counts) = found.get(&layer.layer) else {
+            missing.push(layer.layer.to_string());
+            continue;
+        };
+        let sum: u64 = counts.iter().map(|count| u64::from(*count)).sum();
+        let most = counts.iter().max().copied().unwrap_or(0);
+        let least = sum.div_ceil(layer.top_k.max(1)).max(u64::from(most));
+        tokens = tokens.max(least);
+        rows.push(Rows(counts.clone()));
+    }
+    if !missing.is_empty() {
+        let layers = missing.join(", ");
+        return Err(invalid(format!(
+            "no counts of the experts of layers {layers}; it is of another model, or older than counts by expert"
+        )));
+    }
+    recording.prompts.push(RoutedPrompt {
+        name: "imatrix".to_owned(),
+        tokens: u32::try_from(tokens).map_err(|_| invalid(format!("{tokens} tokens")))?,
+        rows,
+    });
+    recording
+        .check()
+        .map_err(|error| invalid(error.to_string()))?;
+    Ok(recording)
+}
+
+impl LayerReport {
+    fn of(recording: &Recording, at: usize) -> LayerReport {
+        let layer = &recording.layers[at];
+        let of_prompts = recording.prompts.iter().map(|prompt| &prompt.rows[at].0);
+        let mut sums = vec![0u64; usize::try_from(layer.experts).unwrap_or(0)];
+        let mut uses = 0;
+        for rows in of_prompts {
+            uses += rows.iter().filter(|rows| **rows > 0).count();
+            for (sum, rows) in sums.iter_mut().zip(rows) {
+                *sum += u64::from(*rows);
+            }
+        }
+        let used = sums.iter().filter(|sum| **sum > 0).count();
+        let all: u64 = sums.iter().sum();
+        sums.sort_unstable_by(|a, b| b.cmp(a));
+        let busiest: u64 = sums[..sums.len().div_ceil(8)].iter().sum();
+        LayerReport {
+            layer: layer.layer,
+            experts: layer.experts,
+            used,
+            used_by_prompt: uses as f64 / recording.prompts.len().max(1) as f64,
+            busiest_eighth: busiest as f64 / all.max(1) as f64,
+        }
+    }
+}
+
+fn text(report: &Report<'_>) -> String {
+    let mut layers = table(&[
+        "layer",
+        "experts",
+        "used",
+        "a prompt uses",
+        "routes of the busiest eighth",
+    ]);
+    for layer in &report.layers {
+        layers.add_row([
+            layer.layer.to_string(),
+            layer.experts.to_string(),
+            layer.used.to_string(),
+            format!("{:.1}", layer.used_by_prompt),
+            format!("{:.1} %", 100.0 * layer.busiest_eighth),
+        ]);
+    }
+    let prompts = match report.prompts {
+        1 => "one prompt".to_owned(),
+        count => format!("{count} prompts"),
+    };
+    format!(
+        "{layers}\n{} {prompts}, {} tokens\n",
+        report.routes.display(),
+        report.tokens
+    )
+}
