@@ -54,6 +54,8 @@ enum Verb {
     Parity(verbs::parity::Args),
     #[command(subcommand)]
     Arch(verbs::arch::Verb),
+    #[command(subcommand)]
+    Profile(verbs::profile::Verb),
     /// Print a shell's completion script
     Completions {
         /// The shell
@@ -93,6 +95,7 @@ fn run(verb: &Verb, ui: &Ui) -> Result<(), Failure> {
         Verb::Run(args) => verbs::run::run(args, ui),
         Verb::Parity(args) => verbs::parity::run(args, ui),
         Verb::Arch(verb) => verbs::arch::run(verb, ui),
+        Verb::Profile(verb) => verbs::profile::run(verb, ui),
         Verb::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "estream", &mut script);

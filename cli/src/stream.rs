@@ -116,7 +116,7 @@ impl StreamArgs {
 }
 
 /// The profile in a file: JSON if its name says so, else TOML.
-fn profile(path: &Path) -> Result<Profile, Failure> {
+pub(crate) fn profile(path: &Path) -> Result<Profile, Failure> {
     let failed = |exit, why: String| {
         Failure::new(
             exit,

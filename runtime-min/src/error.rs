@@ -149,6 +149,9 @@ pub enum RunError {
         /// What is wrong with it.
         why: String,
     },
+    /// A measurement that cannot be made.
+    #[error("nothing can be measured so: {0}")]
+    Measure(String),
     /// The caller wanted no more of it.
     #[error("the request was cancelled")]
     Cancelled,
@@ -209,6 +212,7 @@ impl RunError {
             | RunError::Stream(_)
             | RunError::Pins { .. }
             | RunError::PinsWithoutBudget
+            | RunError::Measure(_)
             | RunError::Cancelled => Exit::Usage,
             RunError::Layout { .. }
             | RunError::Operator { .. }
