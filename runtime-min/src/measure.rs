@@ -157,7 +157,7 @@ pub fn measure(
     let (tokens, groups) = check(reader, what)?;
     let mut samples = Samples::new(experts, tokens.len());
     let mut other: Vec<Vec<OtherTime>> = vec![Vec::new(); tokens.len()];
-    let mut memory = Vec::new();
+    let mut memory: Vec<Footprint> = Vec::new();
     let mut left_out = None;
     let longest = tokens.last().copied().unwrap_or(1);
     for group in groups.iter().copied() {
@@ -223,7 +223,10 @@ pub fn measure(
         service.publish_ns / 1000,
         service.head_ns / 1000
     ));
-    let found = rates::find(reader, what.throttle.as_ref(), &groups, tell)?;
+    let fits = |group: &usize| memory.iter().any(|of| of.group == *group);
+    let groups: Vec<usize> = groups.into_iter().filter(fits).collect();
+    let room = what.load.budget_bytes.unwrap_or(u64::MAX);
+    let found = rates::find(reader, what.throttle.as_ref(), (&groups, room), tell)?;
     Ok(Measured {
         profile: Profile {
             name: what.name.clone(),

@@ -22,7 +22,8 @@ const BATCHES: usize = 5;
 /// than [`READS`].
 const BATCH: Duration = Duration::from_millis(100);
 const READS: u64 = 2;
-/// Memory that is read into. Of reads that need more, those of one record alone are measured.
+/// Memory that is read into, if there is room. Of reads that need more, those of one record alone are
+/// measured.
 const MAX_BYTES: u64 = 512 << 20;
 
 /// Storage as it was found.
@@ -51,7 +52,7 @@ struct Probe<'a> {
     record_bytes: u64,
 }
 
-/// Reads `groups` neighbours at a time, of the largest records of a bundle.
+/// Reads `groups` neighbours at a time, of the largest records of a bundle, into `room` bytes.
 ///
 /// A rate is what a profile means by it: the bytes under way, over the mean time of a read less the
 /// latency. So a profile's prediction of a read is what was measured, whatever the latency is said to be:
@@ -59,7 +60,7 @@ struct Probe<'a> {
 pub(crate) fn find(
     reader: &BundleReader,
     throttle: Option<&StorageProfile>,
-    groups: &[usize],
+    (groups, room): (&[usize], u64),
     tell: Tell<'_>,
 ) -> Result<Found, RunError> {
     let experts = &reader.bundle().manifest().experts;
@@ -84,7 +85,9 @@ pub(crate) fn find(
     let mut sizes = Vec::new();
     for group in groups {
         let each = experts.slot_bytes.saturating_mul(*group as u64);
-        let fits = |depth: &usize| *group == 1 || each.saturating_mul(*depth as u64) <= MAX_BYTES;
+        let fits = |depth: &usize| {
+            *group == 1 || each.saturating_mul(*depth as u64) <= room.min(MAX_BYTES)
+        };
         sizes.extend(DEPTHS.into_iter().filter(fits).map(|depth| (*group, depth)));
     }
     let mut arena = arena(experts, &sizes)?;

@@ -18,7 +18,7 @@ use crate::toy::{EXPERTS, LAYERS, Packing, TOP_K, Toy};
 /// Three matrices of 32 × 64 f32, each padded to 16 KiB.
 const RECORD_BYTES: u64 = 3 * 16 * 1024;
 /// Bytes a second, and half of those of two reads at a time.
-const SLOW: u64 = 10_000_000;
+const SLOW: u64 = 4_000_000;
 
 fn storage() -> Storage {
     let rate = |outstanding, bytes_per_second| Rate {
@@ -27,7 +27,7 @@ fn storage() -> Storage {
         bytes_per_second,
     };
     Storage {
-        latency_ns: 3_000_000,
+        latency_ns: 10_000_000,
         rates: vec![rate(1, SLOW), rate(2, 2 * SLOW)],
         hot_rates: Vec::new(),
         buffer_bytes: None,
@@ -72,7 +72,7 @@ fn storage_is_measured_as_fast_as_it_is() {
         let found = rate.bytes_per_second as f64 / stated as f64;
         assert!((0.8..1.2).contains(&found), "{rate:?}: {found}");
     }
-    let latency = storage.latency_ns as f64 / 3e6;
+    let latency = storage.latency_ns as f64 / 1e7;
     assert!((0.8..1.2).contains(&latency), "{latency}");
 }
 
@@ -196,28 +196,41 @@ fn what_cannot_be_measured_is_refused_before_it_takes_time() {
 }
 
 #[test]
-fn candidates_beyond_the_budget_are_left_out() {
+fn candidates_that_do_not_fit_are_left_out() {
     let dir = Toy::new().bundle(&Packing::default());
-    let all = of(dir.path(), &what()).unwrap();
-    let ceiling = |group: usize| {
-        let mut of = all.memory.iter().filter(|of| of.group == group);
-        of.next_back().unwrap().ceiling_bytes
-    };
-    // Memory of the process is part of both ceilings, and grows a little while tests run.
-    let budget = |bytes: u64| Measure {
+    let with = |budget: u64, buffer: u64| Measure {
         groups: vec![1, EXPERTS],
         load: LoadOptions {
-            budget_bytes: Some(bytes),
+            budget_bytes: Some(budget),
             ..what().load
         },
+        throttle: Some(Storage {
+            buffer_bytes: Some(buffer),
+            ..storage()
+        }),
         ..what()
     };
-    let arena = 3 * (EXPERTS as u64 - 1) * RECORD_BYTES;
-    let measured = of(dir.path(), &budget(ceiling(1) + arena / 2)).unwrap();
+    // A bank of one record, and 16 KiB to align it.
+    let bank = RECORD_BYTES + 16 * 1024;
+    let mut told = Vec::new();
+    let reader = BundleReader::open(dir.path()).unwrap();
+    let measured = measure(&reader, &with(1 << 30, bank), &mut |line| {
+        told.push(line.to_string());
+    });
+    let measured = measured.unwrap();
     assert!(measured.memory.iter().all(|of| of.group == 1));
-    assert_eq!(measured.profile.budget_bytes, Some(ceiling(1) + arena / 2));
-    let error = of(dir.path(), &budget(1)).unwrap_err();
-    assert!(matches!(error, RunError::Budget { .. }), "{error}");
+    assert_eq!(measured.profile.budget_bytes, Some(1 << 30));
+    assert_eq!(measured.profile.storage.buffer_bytes, Some(bank));
+    let left_out = told.iter().find(|line| line.contains("is left out"));
+    assert!(
+        left_out.is_some_and(|line| line.starts_with("G = 4")),
+        "{told:?}"
+    );
+    let error = of(dir.path(), &with(1, bank)).unwrap_err();
+    assert!(
+        matches!(error, RunError::Budget { .. } | RunError::Buffer { .. }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -253,7 +266,7 @@ fn the_program_prints_a_profile_or_writes_it() {
         (&[], 2),
         (&[bundle, "--tokens", ""], 2),
         (&[bundle, "--runs", "0"], 2),
-        (&["/nowhere/at/all"], 4),
+        (&["/nowhere/at/all"], 2),
         (&["--help"], 0),
     ];
     for (args, code) in cases {
