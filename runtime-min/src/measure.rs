@@ -65,10 +65,12 @@ pub struct Measure {
 /// What was measured.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// The device.
+    /// The device, without [`Measured::sources`].
     pub profile: Profile,
     /// Memory of each G with each length, in the order in which they were measured.
     pub memory: Vec<Footprint>,
+    /// Whether storage was imitated.
+    pub is_imitated: bool,
     /// Why not every read went past the page cache, if so: then rates are none of the storage.
     pub io_why: Option<String>,
     /// How long it took.
@@ -115,12 +117,43 @@ impl Default for Measure {
     }
 }
 
+impl Measured {
+    /// Where the figures of the profile come from. A map is what a small runner can do without.
+    pub fn sources(&self) -> Sources {
+        let reads = match (self.is_imitated, &self.io_why) {
+            (true, _) => "measured on imitated storage".to_owned(),
+            (false, Some(why)) => format!("measured through the page cache: {why}"),
+            (false, None) => "measured by direct reads of a bundle's records".to_owned(),
+        };
+        let reads = Source {
+            assumed: self.is_imitated || self.io_why.is_some(),
+            text: reads,
+        };
+        let requests = Source {
+            text: "measured by requests with every G, medians".to_owned(),
+            assumed: false,
+        };
+        let figures = [
+            ("storage.latency_ns", &reads),
+            ("storage.rates", &reads),
+            ("services.other", &requests),
+            ("services.records", &requests),
+            ("services.dispatch_ns", &requests),
+            ("services.publish_ns", &requests),
+            ("services.head_ns", &requests),
+        ];
+        let figures = figures.map(|(figure, source)| (figure.to_owned(), source.clone()));
+        Sources(figures.into())
+    }
+}
+
 impl fmt::Display for Measured {
     /// What it cost, in one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [elapsed, prefill] = [self.elapsed, self.prefill].map(|time| time.as_micros());
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let (elapsed, prefill) = (micros(self.elapsed), micros(self.prefill));
         // Spelling floats would take a percent of the runner.
-        let tenths = elapsed * 10 / prefill.max(1);
+        let tenths = elapsed.saturating_mul(10) / prefill.max(1);
         let (whole, tenth) = (tenths / 10, tenths % 10);
         let (elapsed, prefill) = (elapsed / 1000, prefill / 1000);
         write!(
@@ -235,9 +268,10 @@ pub fn measure(
             budget_bytes: what.load.budget_bytes,
             limits: Limits::default(),
             services: vec![service],
-            sources: sources(what, found.io_why.as_deref()),
+            sources: Sources::default(),
         },
         memory,
+        is_imitated: what.throttle.is_some(),
         io_why: found.io_why,
         elapsed: began.elapsed(),
         prefill: Duration::from_nanos(samples.longest.median()),
@@ -335,37 +369,6 @@ fn options(what: &Measure, group: usize, longest: usize) -> Result<LoadOptions, 
 fn prompt(tokens: usize, vocab: usize) -> Vec<u32> {
     let ids = (0..tokens).map(|at| at.wrapping_mul(7919) % vocab.max(1));
     ids.map(|id| u32::try_from(id).unwrap_or(0)).collect()
-}
-
-fn sources(what: &Measure, io_why: Option<&str>) -> Sources {
-    let storage = match (&what.throttle, io_why) {
-        (Some(_), _) => "measured on imitated storage".to_owned(),
-        (None, Some(why)) => format!("measured through the page cache: {why}"),
-        (None, None) => "measured by direct reads of a bundle's records".to_owned(),
-    };
-    let runs = what.runs;
-    let requests = format!("measured by {runs} requests of each length with each G, medians");
-    let storage = Source {
-        assumed: what.throttle.is_some() || io_why.is_some(),
-        text: storage,
-    };
-    let requests = Source {
-        text: requests,
-        assumed: false,
-    };
-    let of = |figure: &str, source: &Source| (figure.to_owned(), source.clone());
-    Sources(
-        [
-            of("storage.latency_ns", &storage),
-            of("storage.rates", &storage),
-            of("services.other", &requests),
-            of("services.records", &requests),
-            of("services.dispatch_ns", &requests),
-            of("services.publish_ns", &requests),
-            of("services.head_ns", &requests),
-        ]
-        .into(),
-    )
 }
 
 /// Results that nobody wants.

@@ -81,7 +81,10 @@ fn a_profile_that_was_measured_has_all_parts_and_reads_back() {
     let toy = Toy::new();
     let dir = toy.bundle(&Packing::default());
     let measured = of(dir.path(), &what()).unwrap();
-    let profile = &measured.profile;
+    let profile = &Profile {
+        sources: measured.sources(),
+        ..measured.profile.clone()
+    };
     let text = serde_json::to_string(profile).unwrap();
     assert_eq!(&serde_json::from_str::<Profile>(&text).unwrap(), profile);
     let [service] = &profile.services[..] else {

@@ -83,7 +83,10 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
         ));
     }
     ui.note(&measured);
-    let profile = &measured.profile;
+    let profile = &Profile {
+        sources: measured.sources(),
+        ..measured.profile
+    };
     match &args.output {
         Some(path) => write(path, profile),
         None if ui.json => ui.answer(profile, |_| String::new()),
