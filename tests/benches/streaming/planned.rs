@@ -23,7 +23,7 @@ const LENGTHS: [usize; 2] = [64, 1024];
 /// What is tried, as far as Q ≤ B and the largest budget go.
 const GROUPS: [usize; 4] = [1, 2, 4, 8];
 const DEPTHS: [usize; 3] = [1, 2, 4];
-const BANKS: [usize; 6] = [1, 2, 3, 4, 6, 8];
+const BANKS: [usize; 4] = [1, 2, 4, 8];
 /// Records that an arena may hold.
 const BUDGETS: [usize; 4] = [4, 8, 16, 32];
 /// How much slower a plan may be than the best that was tried: the paper's worst (§5.5).
