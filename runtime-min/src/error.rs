@@ -157,6 +157,9 @@ pub enum RunError {
         /// What is wrong with it.
         why: String,
     },
+    /// A measurement that cannot be made.
+    #[error("nothing can be measured so: {0}")]
+    Measure(String),
     /// The caller wanted no more of it.
     #[error("the request was cancelled")]
     Cancelled,
@@ -220,6 +223,7 @@ impl RunError {
             | RunError::Pins { .. }
             | RunError::PinsWithoutBudget
             | RunError::PartlyResident
+            | RunError::Measure(_)
             | RunError::Cancelled => Exit::Usage,
             RunError::Layout { .. }
             | RunError::Operator { .. }

@@ -48,6 +48,8 @@ mod layouts;
 #[cfg(feature = "run")]
 pub mod math;
 #[cfg(feature = "run")]
+pub mod measure;
+#[cfg(feature = "run")]
 mod memory;
 #[cfg(feature = "run")]
 mod model;

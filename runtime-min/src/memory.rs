@@ -367,6 +367,12 @@ pub(crate) fn peak_bytes() -> Option<u64> {
     Some(status_bytes("VmHWM:")?.saturating_add(pinned))
 }
 
+/// Lets [`peak_bytes`] count from now on; false where the system does not.
+pub(crate) fn forget_peak() -> bool {
+    // 5 is "reset the peak" (man 5 proc).
+    std::fs::write("/proc/self/clear_refs", "5").is_ok()
+}
+
 /// A line of the system's account of this process.
 fn status_bytes(field: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;

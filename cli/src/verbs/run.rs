@@ -87,10 +87,20 @@ struct Prompt {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum VerifyArg {
+pub(crate) enum VerifyArg {
     Always,
     FirstUse,
     Never,
+}
+
+impl From<VerifyArg> for Verify {
+    fn from(arg: VerifyArg) -> Verify {
+        match arg {
+            VerifyArg::Always => Verify::Always,
+            VerifyArg::FirstUse => Verify::FirstUse,
+            VerifyArg::Never => Verify::Never,
+        }
+    }
 }
 
 impl Args {
@@ -139,11 +149,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
     let chosen = args.stream.chosen(&reader)?;
     let start = Instant::now();
     let options = LoadOptions {
-        verify: match args.verify {
-            VerifyArg::Always => Verify::Always,
-            VerifyArg::FirstUse => Verify::FirstUse,
-            VerifyArg::Never => Verify::Never,
-        },
+        verify: args.verify.into(),
         threads: args.threads,
         backend,
         streaming: chosen.streaming,

@@ -2,7 +2,8 @@
 //!
 //! [`residency`] says what is in a slot, [`sequence`] what is read and run next; both are
 //! plain state. [`pipeline`] puts threads around them, [`storage`] reads, [`arena`] is the
-//! memory, [`timeline`] is what happened when, and [`tally`] what that says of records.
+//! memory, [`timeline`] is what happened when, and [`tally`] what that says of records. [`rates`] measures
+//! storage alone.
 
 mod arena;
 mod choice;
@@ -12,6 +13,7 @@ mod exhaustive;
 mod orders;
 mod pins;
 mod pipeline;
+pub(crate) mod rates;
 mod residency;
 mod sequence;
 mod storage;

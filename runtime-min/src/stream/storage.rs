@@ -15,7 +15,7 @@ use crate::reader::{BundleReader, Extent, ReadError};
 const MAX_SLICES: usize = 1024;
 
 /// A direct read goes on only from a multiple of this, the block of most devices.
-const BLOCK_BYTES: u64 = 4096;
+pub(super) const BLOCK_BYTES: u64 = 4096;
 
 /// Where a loader gets bytes from.
 pub(crate) trait Storage: Sync {

@@ -5,6 +5,7 @@ mod dense;
 mod disk;
 mod faults;
 mod matches_reference;
+mod measures;
 mod pins;
 mod reference;
 mod rows;

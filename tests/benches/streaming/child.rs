@@ -20,7 +20,7 @@ use crate::mapped::Mapped;
 pub(crate) const FLAG: &str = "--job";
 
 /// Results that nobody wants.
-struct Nowhere;
+pub(crate) struct Nowhere;
 
 impl Sink for Nowhere {
     fn logits(&mut self, _: usize, _: &[f32]) -> io::Result<()> {
@@ -54,10 +54,7 @@ pub(crate) fn run(job: &str) {
         model.take_experts_from(Box::new(Mapped::new(&reader)));
     }
     let load_ns = ns(began.elapsed());
-    // Different tokens, as a text has them, and the same for every length.
-    let ids: Vec<u32> = (0..job.tokens as u32)
-        .map(|at| at * 7919 % 30_000)
-        .collect();
+    let ids = ids(job.tokens);
     let runs = (0..job.runs).map(|_| {
         if job.experts == Experts::Mapped {
             forget(&job);
@@ -81,7 +78,13 @@ pub(crate) fn run(job: &str) {
     }
 }
 
-fn streaming(stream: StreamConfig) -> Streaming {
+/// Different tokens, as a text has them, and the same for every length.
+pub(crate) fn ids(tokens: usize) -> Vec<u32> {
+    let ids = 0..tokens as u32;
+    ids.map(|at| at * 7919 % 30_000).collect()
+}
+
+pub(crate) fn streaming(stream: StreamConfig) -> Streaming {
     let row = PlanRow {
         max_tokens: u64::MAX,
         stream,

@@ -10,6 +10,7 @@
 //! | `short` | Qwen3, 4 layers | 16 to 4,096 tokens, against experts in memory and mapped ones |
 //! | `shards` | Mixtral, 2 layers | records cut in four against whole ones |
 //! | `ceiling` | OLMoE, 2 layers | memory taken beside memory promised |
+//! | `planned` | OLMoE, 3 layers | plans from a profile measured here, beside every (G, Q, B) of a sweep |
 //!
 //! Shapes are the published ones, weights are random, and routers spread as real ones do.
 //! Every measurement is a process of its own, and those that are compared take turns: what else the
@@ -24,6 +25,7 @@ mod child;
 mod job;
 mod mapped;
 mod paper;
+mod planned;
 mod shards;
 mod short;
 
@@ -39,13 +41,14 @@ struct Setup {
 
 type Section = (&'static str, fn(Setup));
 
-const SECTIONS: [Section; 6] = [
+const SECTIONS: [Section; 7] = [
     ("paper", paper::run),
     ("balance", balance::run),
     ("long", paper::long),
     ("short", short::run),
     ("shards", shards::run),
     ("ceiling", ceiling::run),
+    ("planned", planned::run),
 ];
 
 fn main() -> ExitCode {

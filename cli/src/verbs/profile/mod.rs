@@ -1,6 +1,7 @@
 //! `estream profile`: what is known of devices.
 
 pub(crate) mod check;
+mod measure;
 
 use clap::Subcommand;
 use estream_schemas::exit::Exit;
@@ -27,6 +28,7 @@ pub(crate) enum Verb {
         /// A file (TOML, or JSON if its name ends so), or the name of a profile estream comes with
         profile: String,
     },
+    Measure(measure::Args),
 }
 
 pub(crate) fn run(verb: &Verb, ui: &Ui) -> Result<(), Failure> {
@@ -34,6 +36,7 @@ pub(crate) fn run(verb: &Verb, ui: &Ui) -> Result<(), Failure> {
         Verb::List => list(ui),
         Verb::Show { name } => show(name, ui),
         Verb::Check { profile } => check(profile, ui),
+        Verb::Measure(args) => measure::run(args, ui),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What was typed.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
@@ -14,6 +14,7 @@ pub(crate) const HELP: &str = "\
 Runs the model in a bundle on token ids and prints what it would say next.
 
 Usage: estream-run BUNDLE (--ids LIST | --ids-file FILE) [OPTIONS]
+       estream-run profile BUNDLE [OPTIONS]        measures this device: profile --help
 
 Prompt:
       --ids LIST           token ids, separated by commas or spaces
@@ -92,7 +93,7 @@ pub(crate) struct BadArgs {
     pub(crate) message: String,
 }
 
-fn usage(message: impl Into<String>) -> BadArgs {
+pub(crate) fn usage(message: impl Into<String>) -> BadArgs {
     BadArgs {
         exit: Exit::Usage,
         message: message.into(),
@@ -168,19 +169,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
                 args.budget = Some(size.map_err(|why| usage(format!("--budget: {why}")))?);
             }
             Long("timeline") => args.timeline = Some(parser.value()?.into()),
-            Long("verify") => {
-                let when = parser.value()?;
-                args.verify = match when.to_str() {
-                    Some("always") => Verify::Always,
-                    Some("first-use") => Verify::FirstUse,
-                    Some("never") => Verify::Never,
-                    _ => {
-                        return Err(usage(format!(
-                            "--verify {when:?}: name one of always, first-use, never"
-                        )));
-                    }
-                };
-            }
+            Long("verify") => args.verify = verify(&parser.value()?)?,
             Long("backend") => {
                 let name = parser.value()?;
                 let kind = name.to_string_lossy().parse::<BackendKind>();
@@ -220,6 +209,18 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
     }
     args.top = top.unwrap_or(if args.continuation.is_some() { 0 } else { 5 });
     Ok(Command::Run(Box::new(args)))
+}
+
+/// When weights are compared with their digests.
+pub(crate) fn verify(when: &OsStr) -> Result<Verify, BadArgs> {
+    match when.to_str() {
+        Some("always") => Ok(Verify::Always),
+        Some("first-use") => Ok(Verify::FirstUse),
+        Some("never") => Ok(Verify::Never),
+        _ => Err(usage(format!(
+            "--verify {when:?}: name one of always, first-use, never"
+        ))),
+    }
 }
 
 fn list(flag: &str, parser: &mut lexopt::Parser) -> Result<Vec<u32>, BadArgs> {

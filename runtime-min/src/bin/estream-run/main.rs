@@ -1,8 +1,10 @@
 //! `estream-run`: runs a bundle on the device it is for. Token ids in, logits out.
 
 mod args;
+mod profile;
 mod report;
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -26,7 +28,24 @@ fn main() -> ExitCode {
         );
         std::process::exit(i32::from(Exit::Internal.code()));
     }));
-    let failed = match args::parse(std::env::args_os().skip(1)) {
+    let mut words = std::env::args_os().skip(1).peekable();
+    let failed = match words.next_if(|word| word == "profile") {
+        Some(_) => profile::run(words),
+        None => prefill(words),
+    };
+    match failed {
+        Ok(()) => ExitCode::from(Exit::Ok.code()),
+        Err(Failed { exit, message }) => {
+            // Standard error may be closed; the exit code still tells.
+            let _ = writeln!(io::stderr(), "estream-run: {message}");
+            ExitCode::from(exit.code())
+        }
+    }
+}
+
+/// Does what was typed, where it is no measurement.
+fn prefill(words: impl Iterator<Item = OsString>) -> Result<(), Failed> {
+    match args::parse(words) {
         Ok(Command::Help) => print(|out| out.write_all(HELP.as_bytes())),
         Ok(Command::Version) => {
             print(|out| writeln!(out, "estream-run {}", env!("CARGO_PKG_VERSION")))
@@ -35,14 +54,6 @@ fn main() -> ExitCode {
         Err(bad) => {
             let message = format!("{}\nfor help: estream-run --help", bad.message);
             Err(Failed::new(bad.exit, message))
-        }
-    };
-    match failed {
-        Ok(()) => ExitCode::from(Exit::Ok.code()),
-        Err(Failed { exit, message }) => {
-            // Standard error may be closed; the exit code still tells.
-            let _ = writeln!(io::stderr(), "estream-run: {message}");
-            ExitCode::from(exit.code())
         }
     }
 }
