@@ -10,6 +10,8 @@ mod gguf;
 mod json_schema;
 mod numbers;
 mod parity;
+pub mod schedules;
+pub mod sweep;
 mod trace;
 
 pub use binaries::{Finished, estream, estream_run, finish, xtask};

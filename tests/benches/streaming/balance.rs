@@ -4,7 +4,7 @@ use estream_planner::predict;
 use estream_schemas::plan::Schedule;
 
 use crate::bundles::bundle;
-use crate::job::{Experts, Job, streamed};
+use crate::job::{Experts, Job, Ran, streamed};
 use crate::paper::{NUMBERS, RECORD_BYTES, read_ns};
 use crate::{Setup, at_most};
 
@@ -23,8 +23,17 @@ pub(crate) fn run(setup: Setup) {
     let run = calm.median();
     let bytes = (RECORD_BYTES * run.records()) as f64;
     println!(
-        "{:>6} {:>10} {:>11} {:>8} {:>8} {:>11} {:>8}",
-        "wanted", "T_io/T_exec", "early ÷ res", "bubble %", "eq. 5 %", "ahead ÷ res", "bubble %"
+        "{:>6} {:>11} {:>11} {:>11} {:>8} {:>8} {:>11} {:>11} {:>8} {:>15}",
+        "wanted",
+        "T_io/T_exec",
+        "early ÷ res",
+        "of it T_exec",
+        "bubble %",
+        "eq. 5 %",
+        "ahead ÷ res",
+        "of it T_exec",
+        "bubble %",
+        "on-demand T_exec"
     );
     for balance in BALANCES {
         let rate = bytes / (balance * calm.seconds());
@@ -37,13 +46,16 @@ pub(crate) fn run(setup: Setup) {
         };
         let layers = on_demand.median().layers(read_ns(rate, config.depth));
         println!(
-            "{balance:>6.2} {:>11.2} {:>11.3} {:>8.2} {:>8.2} {:>11.3} {:>8.2}",
+            "{balance:>6.2} {:>11.2} {:>11.3} {:>11.3} {:>8.2} {:>8.2} {:>11.3} {:>11.3} {:>8.2} {:>15.3}",
             early.median().io_ns as f64 / early.median().exec_ns as f64,
             early.seconds() / resident.seconds(),
+            exec(&early) / resident.seconds(),
             100.0 * early.median().bubble,
             100.0 * predict(&layers, &config).bubble(),
             ahead.seconds() / resident.seconds(),
-            100.0 * ahead.median().bubble
+            exec(&ahead) / resident.seconds(),
+            100.0 * ahead.median().bubble,
+            exec(&on_demand) / resident.seconds()
         );
         if balance == BALANCES[0] {
             at_most(
@@ -53,4 +65,9 @@ pub(crate) fn run(setup: Setup) {
             );
         }
     }
+}
+
+/// T_exec, in seconds.
+fn exec(ran: &Ran) -> f64 {
+    ran.median().exec_ns as f64 / 1e9
 }

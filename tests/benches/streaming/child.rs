@@ -11,6 +11,7 @@ use estream_runtime::{
     Doing, Event, LoadOptions, Model, Outcome, Overlap, Request, Sink, Streaming,
 };
 use estream_schemas::plan::{PlanRow, Schedule, StreamConfig};
+use estream_tests::schedules::{Span, What};
 use rustix::fs::Advice;
 
 use crate::job::{Experts, Job, Ran, Run, kib};
@@ -119,11 +120,28 @@ fn run_of(outcome: &Outcome) -> Run {
         records_run: outcome.records_run as usize,
         records_skipped: outcome.records_skipped as usize,
         records_read: reads.map(|event| event.records).sum(),
+        spans: outcome.events.iter().filter_map(span).collect(),
         layers: layers(
             &outcome.events,
             outcome.stream.map_or(1, |stream| stream.group),
         ),
     }
+}
+
+/// What a picture of the run shows of an event.
+fn span(event: &Event) -> Option<Span> {
+    let what = match event.doing {
+        Doing::Read => What::Read,
+        Doing::Experts => What::Experts,
+        Doing::Layer | Doing::Head => What::Other,
+        _ => return None,
+    };
+    Some(Span {
+        what,
+        thread: event.thread,
+        start_ns: event.start_ns,
+        end_ns: event.end_ns,
+    })
 }
 
 /// Times of each step: what comes before its experts, and its groups of `group` records in order.

@@ -2,13 +2,15 @@
 
 use std::env;
 use std::fs;
-use std::path::PathBuf;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use estream_planner::Layer;
 use estream_schemas::plan::{Schedule, StreamConfig};
 use estream_schemas::profile::{Rate, Storage};
+use estream_tests::schedules::Span;
 use serde::{Deserialize, Serialize};
 
 use crate::Setup;
@@ -64,6 +66,8 @@ pub(crate) struct Run {
     pub(crate) records_run: usize,
     pub(crate) records_skipped: usize,
     pub(crate) records_read: usize,
+    /// What was read and computed when.
+    pub(crate) spans: Vec<Span>,
     /// By layer: what comes before its experts, and each group of them.
     pub(crate) layers: Vec<(u64, Vec<u64>)>,
 }
@@ -96,9 +100,15 @@ impl Job {
         }
     }
 
+    /// As [`Job::in_turn`].
+    pub(crate) fn interleaved<const N: usize>(jobs: &[Job; N]) -> [Ran; N] {
+        let all = Job::in_turn(jobs);
+        all.try_into().expect("as many as there are jobs")
+    }
+
     /// Does all of `jobs`, one after another, and again for each of their runs: what else the machine
     /// does comes and goes, and so meets all of them.
-    pub(crate) fn interleaved<const N: usize>(jobs: &[Job; N]) -> [Ran; N] {
+    pub(crate) fn in_turn(jobs: &[Job]) -> Vec<Ran> {
         let rounds = jobs.iter().map(|job| job.runs).max().unwrap_or(1);
         let once = |job: &Job| {
             Job {
@@ -107,7 +117,7 @@ impl Job {
             }
             .run()
         };
-        let mut all = jobs.each_ref().map(once);
+        let mut all: Vec<Ran> = jobs.iter().map(once).collect();
         for _ in 1..rounds {
             for (ran, job) in all.iter_mut().zip(jobs) {
                 ran.join(once(job));
@@ -126,14 +136,23 @@ impl Job {
             .stdout(Stdio::piped())
             .spawn()
             .expect("a process");
+        // It says more than a pipe holds.
+        let mut pipe = child.stdout.take().expect("a pipe");
+        let answer = std::thread::spawn(move || {
+            let mut answer = Vec::new();
+            pipe.read_to_end(&mut answer).map(|_| answer)
+        });
         let mut least = before;
-        while child.try_wait().expect("a child").is_none() {
+        let status = loop {
+            if let Some(status) = child.try_wait().expect("a child") {
+                break status;
+            }
             least = least.min(available_bytes());
             std::thread::sleep(Duration::from_millis(20));
-        }
-        let output = child.wait_with_output().expect("an answer");
-        assert!(output.status.success(), "{self:?}");
-        let mut ran: Ran = serde_json::from_slice(&output.stdout).expect("JSON");
+        };
+        assert!(status.success(), "{self:?}");
+        let answer = answer.join().expect("a thread").expect("an answer");
+        let mut ran: Ran = serde_json::from_slice(&answer).expect("JSON");
         ran.sort();
         ran.fall_bytes = before - least;
         ran
@@ -237,4 +256,23 @@ impl Run {
         };
         self.layers.iter().map(layer).collect()
     }
+}
+
+/// Keeps what was measured, as JSON.
+pub(crate) fn keep(name: &str, measured: &impl Serialize) {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join("streaming")
+        .join(name);
+    let text = serde_json::to_string(measured).expect("what was measured is JSON");
+    fs::write(&path, text + "\n").expect("a file");
+    println!("kept in {}", path.display());
+}
+
+/// What the machine calls its processor, and how many threads compute.
+pub(crate) fn machine(threads: usize) -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("model name"));
+    let name = line.and_then(|line| line.split_once(':'));
+    let name = name.map_or("unknown", |(_, name)| name.trim());
+    format!("{name}, {threads} threads")
 }

@@ -4,13 +4,14 @@
 //!
 //! | section | model | what it shows |
 //! |---|---|---|
-//! | `paper` | OLMoE, 8 layers | every schedule at the balance of paper Fig. 6, beside equation 5 |
+//! | `paper` | OLMoE, 8 layers | every schedule at the balance of paper Fig. 6, beside equation 5: 1,024 tokens |
+//! | `shorter` | the same | 512 tokens |
 //! | `balance` | the same | T_io / T_exec from 0.5 to 2, measured beside equation 5 |
 //! | `long` | OLMoE, 2 layers | 4,096 tokens |
 //! | `short` | Qwen3, 4 layers | 16 to 4,096 tokens, against experts in memory and mapped ones |
 //! | `shards` | Mixtral, 2 layers | records cut in four against whole ones |
 //! | `ceiling` | OLMoE, 2 layers | memory taken beside memory promised |
-//! | `planned` | OLMoE, 3 layers | plans from a profile measured here, beside every (G, Q, B) of a sweep |
+//! | `planned` | OLMoE, Qwen3 and LFM2, 2 layers with experts each | plans from a profile measured here, beside every (G, Q, B) of a sweep |
 //!
 //! Shapes are the published ones, weights are random, and routers spread as real ones do.
 //! Every measurement is a process of its own, and those that are compared take turns: what else the
@@ -41,8 +42,9 @@ struct Setup {
 
 type Section = (&'static str, fn(Setup));
 
-const SECTIONS: [Section; 7] = [
+const SECTIONS: [Section; 8] = [
     ("paper", paper::run),
+    ("shorter", paper::shorter),
     ("balance", balance::run),
     ("long", paper::long),
     ("short", short::run),
