@@ -43,6 +43,7 @@ pub(crate) fn long(setup: Setup) {
     point(2, 4096, Setup { runs: 1, ..setup });
 }
 
+#[expect(clippy::cast_sign_loss, reason = "a rate is positive")]
 fn point(layers: usize, tokens: usize, setup: Setup) {
     let (group, depth, banks) = NUMBERS;
     println!("\n{layers} layers of OLMoE, {tokens} tokens, G = {group}, Q = {depth}, B = {banks}");
