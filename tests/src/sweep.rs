@@ -249,11 +249,12 @@ impl Swept {
         let chosen = |rates| choice(&self.problem(length, records, rates)).chosen;
         let [cold, hot] = [Rates::Cold, Rates::Hot].map(chosen);
         let plan = Numbers::of(&cold);
-        let measured = length.of(plan).expect("the plan was run");
+        let unknown = |numbers| panic!("{numbers} was chosen and never run: measure again");
+        let measured = length.of(plan).unwrap_or_else(|| unknown(plan));
         let best = length.best(records).expect("something fits");
         let on_hot = |numbers| {
             let tried = length.hot.iter().find(|tried| tried.numbers == numbers);
-            tried.expect("the plan was run").seconds()
+            tried.unwrap_or_else(|| unknown(numbers)).seconds()
         };
         Verdict {
             plan,
