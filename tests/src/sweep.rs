@@ -249,7 +249,9 @@ impl Swept {
         let chosen = |rates| choice(&self.problem(length, records, rates)).chosen;
         let [cold, hot] = [Rates::Cold, Rates::Hot].map(chosen);
         let plan = Numbers::of(&cold);
-        let unknown = |numbers| panic!("{numbers} was chosen and never run: measure again");
+        let unknown = |numbers: Numbers| -> &Tried {
+            panic!("{numbers} was chosen and never run: measure again")
+        };
         let measured = length.of(plan).unwrap_or_else(|| unknown(plan));
         let best = length.best(records).expect("something fits");
         let on_hot = |numbers| {

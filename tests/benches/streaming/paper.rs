@@ -102,7 +102,11 @@ fn point(layers: usize, tokens: usize, setup: Setup) {
             io_ns: ran.median().io_ns,
             exec_ns: ran.median().exec_ns,
             predicted,
-            spans: ran.median().spans.clone(),
+            // Without storage there is nothing to see.
+            spans: match schedule {
+                Schedule::Resident => Vec::new(),
+                _ => ran.median().spans.clone(),
+            },
         });
         let bubble = ran.median().bubble;
         match (schedule, predicted) {

@@ -92,6 +92,20 @@ pub(crate) struct Model {
     pub(crate) tensors: Vec<Tensor>,
 }
 
+/// Cuts what has an element a layer to the first `layers`.
+fn cut_lists(config: &mut Config, before: Option<&Value>, layers: u64) {
+    let Some(before) = before.and_then(Value::as_u64) else {
+        return;
+    };
+    for value in config.values.values_mut() {
+        if let Value::Array(list) = value
+            && list.len() as u64 == before
+        {
+            list.truncate(usize::try_from(layers).unwrap_or(usize::MAX));
+        }
+    }
+}
+
 /// The model `args` ask for.
 pub(crate) fn model(args: &Args) -> anyhow::Result<Model> {
     let shape = SHAPES
@@ -120,7 +134,10 @@ pub(crate) fn model(args: &Args) -> anyhow::Result<Model> {
         // A family may have no such number: latent attention has no heads of keys.
         if let Some(name) = spelling(&family.descriptor, key, &config) {
             ensure!(value > 0, "{name} is 0; ask for at least 1");
-            config.values.insert(name, value.into());
+            let before = config.values.insert(name, value.into());
+            if key == "layers" {
+                cut_lists(&mut config, before.as_ref(), value);
+            }
         }
     }
     if args.dtype == Dtype::F32 {
