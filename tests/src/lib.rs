@@ -10,6 +10,7 @@ mod gguf;
 mod json_schema;
 mod numbers;
 mod parity;
+mod picture;
 mod trace;
 
 pub use binaries::{Finished, estream, estream_run, finish, xtask};
@@ -19,6 +20,7 @@ pub use gguf::{GgufFile, GgufTensor};
 pub use json_schema::assert_valid;
 pub use numbers::{Prompt, Tensors, id_list, max_diff, prompts};
 pub use parity::{ParityDesk, SHORT, number, with};
+pub use picture::{Panel, Picture, PictureLane, PictureMark};
 pub use trace::{Layer, Trace};
 
 use std::path::{Path, PathBuf};
