@@ -5,7 +5,9 @@
 #![forbid(unsafe_code)]
 
 mod failure;
+mod output;
 mod parity;
+mod pictures;
 mod profiles;
 mod routes;
 mod scene;

@@ -1,11 +1,10 @@
 //! Routes: taken down while prompts run, read from files and written to them.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::Path;
 
 use estream_runtime::backend::Routes;
-use estream_runtime::partial::PartialFile;
 use estream_runtime::reader::BundleReader;
 use estream_runtime::{Model, Observer, Request, RunError, Sink};
 use estream_schemas::exit::Exit;
@@ -16,8 +15,8 @@ use estream_schemas::routes::{
 };
 
 use crate::failure::Failure;
+use crate::output::NewFile;
 use crate::parity::Shape;
-use crate::verbs::parity::about;
 
 /// The layers with experts of a bundle, without pairs.
 pub(crate) fn layers(manifest: &Manifest) -> Vec<RoutedLayer> {
@@ -141,40 +140,18 @@ pub(crate) fn bytes(path: &Path, max: u64) -> Result<Vec<u8>, Failure> {
     read().map_err(|error| Failure::usage(format!("{}: cannot be read: {error}", path.display())))
 }
 
-/// A file of routes that is being made: whole when it has its name.
-pub(crate) struct Output<'a> {
-    path: &'a Path,
-    partial: PartialFile,
-    file: File,
-}
-
-impl Output<'_> {
-    /// Starts a file at `path`, where none may be.
-    pub(crate) fn new(path: &Path) -> Result<Output<'_>, Failure> {
-        let (partial, file) = PartialFile::beside(path).map_err(|error| about(path, &error))?;
-        Ok(Output {
-            path,
-            partial,
-            file,
-        })
+/// Writes `recording` to a new file; returns its bytes.
+pub(crate) fn write(recording: &Recording, file: NewFile<'_>) -> Result<u64, Failure> {
+    // Numbers on lines of their own would take five times as much.
+    let mut text = serde_json::to_vec(recording).map_err(|e| Failure::io(e.into()))?;
+    text.push(b'\n');
+    let bytes = text.len() as u64;
+    if bytes > MAX_ROUTES_BYTES {
+        return Err(Failure::usage(format!(
+            "{}: routes of {bytes} bytes, the most that are read is {MAX_ROUTES_BYTES}; record fewer prompts",
+            file.path().display()
+        )));
     }
-
-    /// Writes `recording`; returns the bytes of the file.
-    pub(crate) fn write(mut self, recording: &Recording) -> Result<u64, Failure> {
-        // Numbers on lines of their own would take five times as much.
-        let mut text = serde_json::to_vec(recording).map_err(|e| Failure::io(e.into()))?;
-        text.push(b'\n');
-        let bytes = text.len() as u64;
-        if bytes > MAX_ROUTES_BYTES {
-            return Err(Failure::usage(format!(
-                "{}: routes of {bytes} bytes, the most that are read is {MAX_ROUTES_BYTES}; record fewer prompts",
-                self.path.display()
-            )));
-        }
-        let written = self.file.write_all(&text);
-        let written = written.and_then(|()| self.file.sync_all());
-        let published = written.and_then(|()| self.partial.publish());
-        published.map_err(|error| about(self.path, &error))?;
-        Ok(bytes)
-    }
+    file.write(&text)?;
+    Ok(bytes)
 }

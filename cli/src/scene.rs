@@ -55,6 +55,18 @@ impl std::str::FromStr for ShapeArg {
     }
 }
 
+impl std::fmt::Display for ShapeArg {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ShapeArg {
+            layers,
+            experts,
+            top_k,
+            record_bytes,
+        } = self;
+        write!(f, "{layers}x{experts}x{top_k}x{record_bytes}")
+    }
+}
+
 /// A model, as far as it is simulated.
 pub(crate) struct Model {
     pub(crate) layers: Vec<StoredLayer>,
@@ -274,6 +286,7 @@ mod tests {
     fn a_shape_is_four_numbers_that_can_be() {
         let shape: ShapeArg = "48x128x8x2654208".parse().unwrap();
         assert_eq!((shape.layers, shape.experts), (48, 128));
+        assert_eq!(shape.to_string(), "48x128x8x2654208");
         for text in [
             "",
             "1x2x3",

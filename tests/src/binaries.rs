@@ -23,6 +23,7 @@ const ESTREAM: Program = Program {
         "packer",
         "packer/order",
         "packer/planner",
+        "packer/plot",
         "runtime-min",
         "schemas",
     ],

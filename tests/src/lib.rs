@@ -10,6 +10,7 @@ mod gguf;
 mod json_schema;
 mod numbers;
 mod parity;
+mod picture;
 pub mod schedules;
 pub mod sweep;
 mod trace;
@@ -21,6 +22,7 @@ pub use gguf::{GgufFile, GgufTensor};
 pub use json_schema::assert_valid;
 pub use numbers::{Prompt, Tensors, id_list, max_diff, prompts};
 pub use parity::{ParityDesk, SHORT, number, with};
+pub use picture::{Panel, Picture, PictureLane, PictureMark};
 pub use trace::{Layer, Trace};
 
 use std::path::{Path, PathBuf};

@@ -1,16 +1,15 @@
 //! `estream parity`: how far is a bundle from its source, on real text?
 
-use std::io::{self, BufWriter};
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::anyhow;
-use estream_runtime::partial::PartialFile;
 use estream_runtime::reader::BundleReader;
 use estream_runtime::{BackendKind, LoadOptions, Model, check_prompt, ids};
 use estream_schemas::exit::Exit;
 
 use crate::failure::Failure;
+use crate::output::NewFile;
 use crate::parity::{
     Limits, Reference, ReferenceUsed, Report, Shape, Source, Stored, TEXT, Unquantised, Windows,
     compare, read, require_same, write,
@@ -90,7 +89,11 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
     let kind = Source::of(&args.reference);
     // Known before hours of work; and what is begun is cleaned up from here on.
     signals::watch().map_err(Failure::io)?;
-    let save = args.save_reference.as_deref().map(Save::new).transpose()?;
+    let save = args
+        .save_reference
+        .as_deref()
+        .map(NewFile::new)
+        .transpose()?;
 
     let mut reference = match kind {
         Source::Logits => {
@@ -128,7 +131,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
         }
     };
     if let Some(save) = save {
-        save.write(&reference.stored)?;
+        save.write_with(|out| write(&reference.stored, out))?;
     }
 
     let mut model = Model::load(&reader, &options(backend))?;
@@ -216,39 +219,4 @@ fn check_windows(windows: &Windows, reader: &BundleReader) -> Result<(), Failure
         check_prompt(window, program.vocab, program.context)?;
     }
     Ok(())
-}
-
-/// A stored reference that is being made: whole when it has its name.
-struct Save<'a> {
-    path: &'a Path,
-    partial: PartialFile,
-    out: BufWriter<std::fs::File>,
-}
-
-impl Save<'_> {
-    fn new(path: &Path) -> Result<Save<'_>, Failure> {
-        let (partial, file) = PartialFile::beside(path).map_err(|error| about(path, &error))?;
-        Ok(Save {
-            path,
-            partial,
-            out: BufWriter::with_capacity(1 << 20, file),
-        })
-    }
-
-    fn write(mut self, stored: &Stored) -> Result<(), Failure> {
-        let written = write(stored, &mut self.out).and_then(|()| self.out.into_inner()?.sync_all());
-        let published = written.and_then(|()| self.partial.publish());
-        published.map_err(|error| about(self.path, &error))
-    }
-}
-
-/// A file that cannot be written, by name.
-pub(crate) fn about(path: &Path, error: &io::Error) -> Failure {
-    let message = format!("{}: cannot be written: {error}", path.display());
-    match error.kind() {
-        io::ErrorKind::AlreadyExists | io::ErrorKind::InvalidFilename => {
-            Failure::usage(message + "; name another file")
-        }
-        kind => Failure::io(io::Error::new(kind, message)),
-    }
 }

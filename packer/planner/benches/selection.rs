@@ -7,7 +7,7 @@ mod setting;
 use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
-use estream_planner::{Problem, pareto, plan};
+use estream_planner::{Problem, plan, survey};
 use estream_schemas::plan::Schedule;
 
 use self::setting::{DEVICE, MODELS, question};
@@ -37,7 +37,7 @@ fn selection(criterion: &mut Criterion) {
         let question = question(model, &DEVICE, 1024, (Schedule::Early, 0));
         let problem = Problem::new(question).expect("a problem");
         group.bench_function(model.name, |bencher| {
-            bencher.iter(|| pareto(black_box(&problem)));
+            bencher.iter(|| survey(black_box(&problem)));
         });
     }
     group.finish();

@@ -197,17 +197,28 @@ impl<'a> Lane<'a> {
         let sum: u128 = all
             .map(|(request, prediction)| weighted(request, prediction.times.total_ns))
             .sum();
-        let weights = self.problem.requests.iter();
-        let weights: u128 = weights.map(|request| u128::from(request.weight)).sum();
-        let arena = self.problem.arena_bytes(&config);
         let bytes = |bytes: u128| u64::try_from(bytes).unwrap_or(u64::MAX);
         Evaluated {
             config,
-            arena_bytes: bytes(arena),
-            memory_bytes: bytes(arena + u128::from(self.size.other_bytes)),
-            mean_ns: bytes(sum / weights.max(1)),
+            arena_bytes: bytes(self.problem.arena_bytes(&config)),
+            memory_bytes: self.memory_bytes(banks),
+            mean_ns: self.mean_ns(sum),
             predictions,
         }
+    }
+
+    /// The arena and M_other(G).
+    pub(crate) fn memory_bytes(&self, banks: usize) -> u64 {
+        let arena = self.problem.arena_bytes(&self.config(banks));
+        let memory = arena + u128::from(self.size.other_bytes);
+        u64::try_from(memory).unwrap_or(u64::MAX)
+    }
+
+    /// The mean time of workloads that cost `sum`.
+    pub(crate) fn mean_ns(&self, sum: u128) -> u64 {
+        let weights = self.problem.requests.iter();
+        let weights: u128 = weights.map(|request| u128::from(request.weight)).sum();
+        u64::try_from(sum / weights.max(1)).unwrap_or(u64::MAX)
     }
 }
 

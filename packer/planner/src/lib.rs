@@ -3,7 +3,7 @@
 //!
 //! A [`Question`] has a device's times, a bundle's sizes and what is asked of them; a [`Problem`] is one that
 //! makes sense; [`plan`] answers it with a [`Choice`], or says why there is none. [`explain`] says
-//! of another configuration why it was not chosen, [`pareto`] what more or less memory would do, and [`forecast`]
+//! of another configuration why it was not chosen, [`survey`] what more or less memory would do, and [`forecast`]
 //! what happens when with any.
 //!
 //! Two models predict. [`predict`] is the recurrence of paper equation 5, and so is what is used for `early`, the
@@ -19,20 +19,20 @@ mod evaluate;
 mod explain;
 mod feasible;
 mod forecast;
-mod pareto;
 mod problem;
 mod recurrence;
 mod routes;
 mod search;
 mod simulate;
+mod survey;
 mod times;
 
 pub use evaluate::{Evaluated, Prediction};
 pub use explain::{Explained, explain};
 pub use feasible::{Inequality, Rule};
 pub use forecast::{Forecast, Span, What, forecast};
-pub use pareto::pareto;
 pub use problem::{GroupSize, LayerSize, Malformed, Problem, Question, Search, Workload};
 pub use recurrence::{Group, Layer, Predicted, predict};
 pub use routes::{expected_routes, expected_union};
 pub use search::{Choice, Infeasible, plan};
+pub use survey::{Candidate, Survey, survey};

@@ -89,6 +89,8 @@ pub enum Line {
     Straight,
     /// To the right first: y stays what it is until the next x.
     Steps,
+    /// Nothing: at each point an upright line goes through the whole chart, as for a limit.
+    Upright,
 }
 
 /// How a series looks.
@@ -128,12 +130,13 @@ pub(crate) fn legend(charts: &[Chart]) -> Legend {
     legend
 }
 
-/// The line through places; where one is missing, it begins again.
-pub(crate) fn path(places: impl Iterator<Item = Option<(f64, f64)>>, line: Line) -> String {
+/// The line through places of a chart from `top` to `bottom`; where one is missing, it begins again.
+pub(crate) fn path(
+    places: impl Iterator<Item = Option<(f64, f64)>>,
+    line: Line,
+    (top, bottom): (f64, f64),
+) -> String {
     let mut path = String::new();
-    if line == Line::None {
-        return path;
-    }
     let mut is_begun = false;
     for place in places {
         let Some((x, y)) = place else {
@@ -141,10 +144,12 @@ pub(crate) fn path(places: impl Iterator<Item = Option<(f64, f64)>>, line: Line)
             continue;
         };
         let (x, y) = (number(x), number(y));
-        path += &match (is_begun, line) {
-            (false, _) => format!("M{x} {y}"),
-            (true, Line::Steps) => format!("H{x}V{y}"),
-            (true, _) => format!("L{x} {y}"),
+        path += &match (line, is_begun) {
+            (Line::None, _) => String::new(),
+            (Line::Upright, _) => format!("M{x} {}V{}", number(bottom), number(top)),
+            (_, false) => format!("M{x} {y}"),
+            (Line::Steps, true) => format!("H{x}V{y}"),
+            (Line::Straight, true) => format!("L{x} {y}"),
         };
         is_begun = true;
     }
@@ -155,9 +160,11 @@ impl Look {
     pub(crate) fn stroke(&self, svg: &mut Svg, path: &str) {
         let line = svg.start("path").set("class", "line").set("d", path);
         let line = line.set("fill", "none").set("stroke", self.colour);
-        line.at("stroke-width", 1.8)
-            .set("stroke-linejoin", "round")
-            .empty();
+        let line = line.at("stroke-width", 1.8);
+        match self.line {
+            Line::Upright => line.set("stroke-dasharray", "4 3").empty(),
+            _ => line.set("stroke-linejoin", "round").empty(),
+        }
     }
 
     /// Draws what stands for it, so wide, around `y`.

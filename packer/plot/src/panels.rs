@@ -269,7 +269,8 @@ impl Panel<'_> {
             let (right, up) = (x * frame.width, y * frame.height);
             Some((frame.left + right, frame.top + frame.height - up))
         };
-        let path = path(series.points.iter().map(at), look.line);
+        let places = series.points.iter().map(at);
+        let path = path(places, look.line, (frame.top, frame.top + frame.height));
         if !path.is_empty() {
             look.stroke(svg, &path);
         }

@@ -86,7 +86,7 @@ pub fn spans(timeline: &Timeline) -> String {
     let end_ns = timeline.bars().flat_map(|bars| &bars.spans);
     let end_ns = end_ns.map(|span| span.end_ns).max().unwrap_or(0) as f64;
     let (per_unit, unit) = Unit::Nanoseconds.shown(end_ns);
-    let ticks = Range::up_to(end_ns / per_unit).ticks(8);
+    let ticks = Range::up_to(end_ns / per_unit).ticks(10);
     let legend = timeline.legend();
     let tracks_top = match timeline.title.as_str() {
         "" => EDGE,

@@ -1,6 +1,7 @@
 //! `estream plan`: which way of streaming is fastest on a device, within a budget.
 
 mod ask;
+mod picture;
 mod question;
 mod report;
 mod store;
@@ -10,7 +11,9 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use estream_planner::{Choice, Explained, Infeasible, Problem, Search, explain, pareto, plan};
+use estream_planner::{
+    Choice, Explained, Infeasible, Problem, Search, Survey, explain, plan, survey,
+};
 use estream_runtime::reader::BundleReader;
 use estream_schemas::exit::Exit;
 use estream_schemas::plan::Schedule;
@@ -21,6 +24,7 @@ use self::question::{Asked, Setting};
 use self::report::{BudgetReport, Extras, Report};
 use self::store::NewPlan;
 use crate::failure::Failure;
+use crate::output::NewFile;
 use crate::profiles;
 use crate::stream::ScheduleArg;
 use crate::ui::Ui;
@@ -54,6 +58,9 @@ pub(crate) struct Args {
     /// Print what more or less memory would do
     #[arg(long)]
     pareto: bool,
+    /// Draw memory and time of every configuration, and what is chosen, into a new SVG file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
     /// Say why these numbers were not chosen
     #[arg(long, value_name = "G,Q,B", value_parser = numbers)]
     explain: Option<[usize; 3]>,
@@ -98,6 +105,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
             Some(NewPlan::new(&reader, name, args.force)?)
         }
     };
+    let svg = args.svg.as_deref().map(NewFile::new).transpose()?;
     let asked = Asked {
         tokens: args.tokens.clone(),
         schedules: args.schedules(),
@@ -118,16 +126,21 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
     let elapsed = 1e3 * start.elapsed().as_secs_f64();
     ui.note(format!("planned {rows} prompts in {elapsed:.1} ms"));
 
+    let surveys = match args.pareto || svg.is_some() {
+        true => surveys(&setting)?,
+        false => Vec::new(),
+    };
+    if let Some(svg) = svg {
+        let picture = picture::picture(&setting, &surveys, &budgets, &tables);
+        svg.write(picture.as_bytes())?;
+    }
     let stored = match (store, tables.first()) {
         (Some(store), Some(Ok(rows))) => Some(store.write(&setting, budgets[0], rows)?),
         _ => None,
     };
     let plans = budgets.iter().zip(&tables).map(|(budget, table)| {
         let extras = |planned: &Planned| Extras {
-            pareto: match args.pareto {
-                true => pareto(&planned.problem),
-                false => Vec::new(),
-            },
+            survey: args.survey_of(planned, &setting, &surveys),
             explained: args.explained(planned),
         };
         BudgetReport::new(*budget, table, &extras)
@@ -141,6 +154,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
         assumed: profile.sources.assumed().collect(),
         plans: plans.collect(),
         stored,
+        svg: args.svg.as_deref(),
     };
     ui.answer(&report, text::text)?;
     match tables.iter().all(Result::is_ok) {
@@ -164,6 +178,14 @@ fn table(setting: &Setting<'_>, budget: u64) -> Result<Table, Failure> {
     let rows = rows.map(|(tokens, problem, hot)| Planned::new(tokens, problem, hot.as_ref()));
     // Memory is that of the longest prompt, so what does not fit for one does not for any.
     Ok(rows.collect::<Vec<_>>().into_iter().collect())
+}
+
+/// What there is for each length of prompt, whatever the budget.
+fn surveys(setting: &Setting<'_>) -> Result<Vec<Survey>, Failure> {
+    let problems = setting.tokens.iter();
+    let problems = problems.map(|tokens| setting.problem(*tokens, u64::MAX, false));
+    let problems: Vec<Problem> = problems.collect::<Result<_, Failure>>()?;
+    Ok(problems.par_iter().map(survey).collect())
 }
 
 impl Planned {
@@ -211,6 +233,18 @@ impl Args {
             true => vec![Schedule::Early, Schedule::Compact, Schedule::Ahead],
             false => schedules,
         }
+    }
+
+    /// What is printed of a length's survey.
+    fn survey_of<'a>(
+        &self,
+        planned: &Planned,
+        setting: &Setting<'_>,
+        surveys: &'a [Survey],
+    ) -> Option<&'a Survey> {
+        let mut lengths = setting.tokens.iter().zip(surveys);
+        let (_, survey) = lengths.find(|(tokens, _)| **tokens == planned.tokens)?;
+        self.pareto.then_some(survey)
     }
 
     /// Of every schedule, what keeps the numbers that were asked about from being the choice.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use estream_planner::{Evaluated, Explained, Inequality};
+use estream_planner::{Evaluated, Explained, Inequality, Survey};
 use estream_schemas::digest::Digest;
 use estream_schemas::plan::StreamConfig;
 use serde::Serialize;
@@ -20,6 +20,7 @@ pub(super) struct Report<'a> {
     pub(super) assumed: Vec<&'a str>,
     pub(super) plans: Vec<BudgetReport>,
     pub(super) stored: Option<PathBuf>,
+    pub(super) svg: Option<&'a Path>,
 }
 
 /// What is best within a budget.
@@ -43,9 +44,9 @@ pub(super) struct Refused {
 
 /// What is told where somebody asks for it.
 #[derive(Debug)]
-pub(super) struct Extras {
-    /// The frontier of memory and time.
-    pub(super) pareto: Vec<Evaluated>,
+pub(super) struct Extras<'a> {
+    /// What there is, whatever the budget.
+    pub(super) survey: Option<&'a Survey>,
     /// Of other numbers, why they were not chosen.
     pub(super) explained: Vec<Explained>,
 }
@@ -61,6 +62,10 @@ pub(super) struct RowReport {
     pub(super) inequalities: Vec<Line>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) hot: Option<HotReport>,
+    /// How many configurations there are, whatever the budget.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) configurations: Option<usize>,
+    /// Those that none is better than in memory and time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) pareto: Vec<Predicted>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -113,10 +118,10 @@ pub(super) struct Reason {
 }
 
 impl BudgetReport {
-    pub(super) fn new(
+    pub(super) fn new<'b>(
         budget_bytes: u64,
         table: &Table,
-        extras: &dyn Fn(&Planned) -> Extras,
+        extras: &dyn Fn(&Planned) -> Extras<'b>,
     ) -> BudgetReport {
         match table {
             Ok(planned) => BudgetReport {
@@ -140,8 +145,9 @@ impl BudgetReport {
 }
 
 impl RowReport {
-    fn new(planned: &Planned, extras: &Extras) -> RowReport {
+    fn new(planned: &Planned, extras: &Extras<'_>) -> RowReport {
         let choice = &planned.choice;
+        let frontier = extras.survey.iter().flat_map(|survey| &survey.frontier);
         RowReport {
             tokens: planned.tokens,
             chosen: Predicted::new(&choice.chosen),
@@ -149,7 +155,8 @@ impl RowReport {
             q0: choice.depth,
             inequalities: lines(&choice.inequalities),
             hot: planned.hot.as_ref().map(|hot| HotReport::new(hot, planned)),
-            pareto: extras.pareto.iter().map(Predicted::new).collect(),
+            configurations: extras.survey.map(|survey| survey.all.len()),
+            pareto: frontier.map(Predicted::new).collect(),
             explained: extras.explained.iter().map(Reason::new).collect(),
         }
     }

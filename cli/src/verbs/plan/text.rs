@@ -23,6 +23,9 @@ pub(super) fn text(report: &Report<'_>) -> String {
     if let Some(path) = &report.stored {
         text += &format!("stored: {}\n", path.display());
     }
+    if let Some(path) = report.svg {
+        text += &format!("drawn: {}\n", path.display());
+    }
     text
 }
 
@@ -47,6 +50,11 @@ fn rows(plan: &BudgetReport) -> String {
             text += &format!("  not {}\n", reason.reason);
         }
         if !row.pareto.is_empty() {
+            let count = row.configurations.unwrap_or(0);
+            text += &format!(
+                "{} configurations, of which none is better than\n",
+                grouped(count as u64)
+            );
             let mut frontier = configurations("memory and time");
             for one in &row.pareto {
                 add(&mut frontier, String::new(), one);

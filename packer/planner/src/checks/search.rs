@@ -8,7 +8,7 @@ use super::{Dice, Reads, question, roomy};
 use crate::evaluate::{Evaluated, Lane};
 use crate::feasible::Rule;
 use crate::search::Infeasible;
-use crate::{Problem, Search, explain, pareto, plan};
+use crate::{Candidate, Problem, Search, Survey, explain, plan, survey};
 
 /// Σ weight · total.
 fn cost(problem: &Problem, evaluated: &Evaluated) -> u128 {
@@ -134,7 +134,7 @@ fn nothing_is_better_than_the_frontier_in_memory_and_time() {
     for _ in 0..200 {
         let routed = dice.between(20, 100);
         let problem = roomy(&mut dice, Reads::BySize, routed);
-        let frontier = pareto(&problem);
+        let Survey { all, frontier } = survey(&problem);
         assert!(frontier.is_sorted_by(|a, b| {
             a.memory_bytes < b.memory_bytes && cost(&problem, a) > cost(&problem, b)
         }));
@@ -149,6 +149,19 @@ fn nothing_is_better_than_the_frontier_in_memory_and_time() {
         let choice = plan(&problem).unwrap();
         let quickest = frontier.last().unwrap();
         assert_eq!(cost(&problem, quickest), cost(&problem, &choice.chosen));
+        // What is on the frontier, chosen or next is one of all, and all are what they would be alone.
+        let of = |evaluated: &Evaluated| Candidate {
+            config: evaluated.config,
+            memory_bytes: evaluated.memory_bytes,
+            mean_ns: evaluated.mean_ns,
+        };
+        let known = exhaustive(&problem);
+        let known: Vec<Candidate> = known.iter().map(of).collect();
+        assert!(all.iter().all(|candidate| known.contains(candidate)));
+        let found = frontier.iter().chain([&choice.chosen]);
+        for one in found.chain(&choice.runner_up) {
+            assert!(all.contains(&of(one)), "{one:?}");
+        }
     }
 }
 

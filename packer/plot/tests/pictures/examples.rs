@@ -65,6 +65,13 @@ pub(crate) fn frontier(name: &str, count: u64, seed: u64) -> Chart {
                 Mark::None,
                 sorted,
             ),
+            series(
+                "limit",
+                Tone::Next,
+                Line::Upright,
+                Mark::None,
+                chosen.iter().skip(1).take(1).cloned().collect(),
+            ),
             series("chosen", Tone::Next, Line::None, Mark::Star, chosen),
             series(
                 "the fastest",

@@ -53,9 +53,22 @@ fn every_point_has_a_mark_where_its_numbers_say() {
         }
     }
     assert_eq!(marks(series(root, "the fastest")).len(), 1);
+    // A limit goes from edge to edge, through its point.
+    let limit = of_class(series(root, "limit"), "line")[0];
+    let path = limit.attribute("d").unwrap();
+    let from_to: Vec<&str> = path[1..].split([' ', 'V']).collect();
+    let [x, from, to] = from_to[..] else {
+        panic!("{path}")
+    };
+    let at = marks(series(root, "chosen"))[1].attribute("d").unwrap()[1..]
+        .split(' ')
+        .next();
+    assert_eq!(Some(x), at);
+    let length = |text: &str| text.parse::<f64>().unwrap();
+    assert_eq!(length(from) - length(to), 360.0);
     assert_eq!(
         marks(series(root, "chosen")).len(),
-        data.series[2].points.len()
+        data.series[3].points.len()
     );
 }
 
@@ -105,7 +118,7 @@ fn series_of_one_name_look_alike_in_every_panel() {
     assert_ne!(colour("configurations")[0], colour("chosen")[0]);
     let names = of_class(document.root_element(), "legend");
     let names = names.iter().filter(|node| node.has_tag_name("text"));
-    assert_eq!(names.count(), 4, "each name once");
+    assert_eq!(names.count(), 5, "each name once");
 }
 
 #[test]

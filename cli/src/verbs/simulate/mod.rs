@@ -1,8 +1,11 @@
 //! `estream simulate`: what a device would do with a bundle, without either.
 
+mod picture;
+mod text;
+
 use std::path::PathBuf;
 
-use estream_order::{By, Compared, Interval, Orders, Setting, arranged, compare, orders};
+use estream_order::{By, Compared, Orders, Setting, arranged, compare, orders};
 use estream_planner::{Forecast, Prediction};
 use estream_runtime::{RunError, TraceFile};
 use estream_schemas::plan::{Schedule, StreamConfig};
@@ -10,10 +13,11 @@ use estream_schemas::routes::{Recording, RoutedPrompt};
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::output::NewFile;
 use crate::profiles;
 use crate::scene::{Measured, Model, ShapeArg, events, measured};
 use crate::stream::ScheduleArg;
-use crate::tables::{grouped, table};
+use crate::tables::grouped;
 use crate::ui::Ui;
 use crate::verbs::reorder::read_for;
 
@@ -37,8 +41,19 @@ pub(crate) struct Args {
     #[command(flatten)]
     config: ConfigArgs,
     /// Write what would happen when to the first prompt, for ui.perfetto.dev; of one --schedule
-    #[arg(long, value_name = "FILE", requires = "schedule")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "schedule",
+        conflicts_with = "train"
+    )]
     timeline: Option<PathBuf>,
+    /// Draw times and bytes by schedule and length of prompt into a new SVG file
+    #[arg(long, value_name = "FILE", conflicts_with = "train")]
+    svg: Option<PathBuf>,
+    /// Draw what would happen when to the first prompt, with each schedule, into a new SVG file
+    #[arg(long, value_name = "FILE", conflicts_with = "train")]
+    timeline_svg: Option<PathBuf>,
     /// Print the prediction beside what estream run --json --stats printed
     #[arg(long, value_name = "FILE", conflicts_with_all = ["schedule", "group", "depth", "banks", "train"])]
     measured: Option<PathBuf>,
@@ -49,12 +64,17 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Prompts")]
 struct Prompts {
-    /// Recorded routes, a request each prompt [default: one prompt of --tokens, its routes made up]
+    /// Recorded routes, a request each prompt [default: a prompt of each of --tokens, its routes made up]
     #[arg(long, value_name = "FILE")]
     routes: Option<PathBuf>,
-    /// Tokens of a prompt; of recorded ones, those of this length [default: 512, or all recorded]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
-    tokens: Option<u32>,
+    /// Lengths of prompts; of recorded ones, those that have them [default: 512, or all recorded]
+    #[arg(
+        long,
+        value_name = "N,…",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20)
+    )]
+    tokens: Vec<u32>,
     /// How uneven made-up routes are: popularity falls with this power of the rank
     #[arg(long, value_name = "S", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=8))]
     skew: u32,
@@ -104,11 +124,15 @@ struct Report {
     orders: Vec<OrderRows>,
     #[serde(skip_serializing_if = "Option::is_none")]
     measured: Option<Row>,
+    svg: Option<PathBuf>,
+    timeline_svg: Option<PathBuf>,
 }
 
-/// A way of streaming, the mean over all prompts.
+/// A way of streaming, the mean over prompts of a length, or over all.
 #[derive(Serialize)]
 struct Row {
+    /// Of a prompt.
+    tokens: u64,
     #[serde(flatten)]
     config: StreamConfig,
     ttft_us: u64,
@@ -131,7 +155,8 @@ struct OrderRows {
 struct Scene {
     model: Model,
     setting: Setting,
-    prompts: Vec<RoutedPrompt>,
+    /// By length, where lengths are asked for; else all together.
+    prompts: Vec<Vec<RoutedPrompt>>,
 }
 
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
@@ -143,74 +168,126 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
     let profile = profiles::named(&args.device)?;
     let setting = model.on(&profile, args.service.as_deref())?;
     let measured = args.measured.as_deref().map(measured).transpose()?;
+    let svg = args.svg.as_deref().map(NewFile::new).transpose()?;
+    let timeline_svg = args.timeline_svg.as_deref();
+    let timeline_svg = timeline_svg.map(NewFile::new).transpose()?;
     let prompts = args.prompts.of(&model, measured.as_ref())?;
-    let tokens = prompts.iter().map(|prompt| u64::from(prompt.tokens));
+    let all = prompts.iter().flatten();
     let mut report = Report {
         device: profile.name.clone(),
         service: setting.service.name.clone(),
-        prompts: prompts.len(),
-        tokens: tokens.sum(),
+        prompts: all.clone().count(),
+        tokens: all.map(|prompt| u64::from(prompt.tokens)).sum(),
         schedules: Vec::new(),
         orders: Vec::new(),
         measured: None,
+        svg: args.svg.clone(),
+        timeline_svg: args.timeline_svg.clone(),
     };
     let scene = Scene {
         model,
         setting,
         prompts,
     };
-    let configs = match &measured {
-        None => args.config.of(&scene),
+    let run = match &measured {
+        None => None,
         Some(measured) => {
             let (config, row) = measured_row(measured, ui);
             report.measured = Some(row);
-            vec![config]
+            Some(config)
         }
     };
-    match &args.orders.train {
-        Some(_) => report.orders = args.orders.rows(&scene, &configs)?,
-        None => {
-            for config in &configs {
-                let forecasts = scene.forecasts(config)?;
-                report.schedules.push(Row::of(config, &forecasts));
-                if let (Some(path), Some(first)) = (&args.timeline, forecasts.first()) {
-                    let file = TraceFile::create(path).map_err(RunError::Sink)?;
-                    file.finish(&events(first)).map_err(RunError::Sink)?;
-                }
+    let configs = |prompts: &[RoutedPrompt]| match run {
+        None => args.config.of(&scene.model, prompts),
+        Some(config) => vec![config],
+    };
+    if args.orders.train.is_some() {
+        let prompts = scene.prompts.concat();
+        report.orders = args.orders.rows(&scene, &configs(&prompts), &prompts)?;
+        return ui.answer(&report, text::text);
+    }
+    let mut firsts = Vec::new();
+    for (at, prompts) in scene.prompts.iter().enumerate() {
+        for config in configs(prompts) {
+            let forecasts = scene.forecasts(&config, prompts)?;
+            report.schedules.push(Row::of(&config, prompts, &forecasts));
+            if let (0, Some(first)) = (at, forecasts.into_iter().next()) {
+                firsts.push((config, first));
             }
         }
     }
-    ui.answer(&report, text)
+    if let (Some(path), Some((_, first))) = (&args.timeline, firsts.first()) {
+        let file = TraceFile::create(path).map_err(RunError::Sink)?;
+        file.finish(&events(first)).map_err(RunError::Sink)?;
+    }
+    let place = picture::place(args, &report);
+    if let Some(file) = svg {
+        file.write(picture::lengths(&place, &report.schedules).as_bytes())?;
+    }
+    if let Some(file) = timeline_svg {
+        let tokens = scene.prompts[0][0].tokens;
+        file.write(picture::timeline(&place, tokens, &firsts).as_bytes())?;
+    }
+    ui.answer(&report, text::text)
 }
 
 impl Prompts {
     /// The prompts that are simulated; what was measured says how long one was.
-    fn of(&self, model: &Model, measured: Option<&Measured>) -> Result<Vec<RoutedPrompt>, Failure> {
-        let measured = measured.map(|measured| measured.prompt.len());
-        let measured = measured.map(|tokens| u32::try_from(tokens).unwrap_or(u32::MAX));
-        let wanted = self.tokens.or(measured);
-        let Some(path) = &self.routes else {
-            return Ok(vec![model.expected(wanted.unwrap_or(512), self.skew)]);
-        };
-        let Recording { mut prompts, .. } = read_for(path, model.experts())?;
-        prompts.retain(|prompt| wanted.is_none_or(|tokens| prompt.tokens == tokens));
-        match prompts.is_empty() {
-            false => Ok(prompts),
-            true => Err(Failure::usage(format!(
-                "{}: no prompt of {} tokens; name another --tokens",
-                path.display(),
-                wanted.unwrap_or(0)
-            ))),
+    ///
+    /// None of what is returned is empty.
+    fn of(
+        &self,
+        model: &Model,
+        measured: Option<&Measured>,
+    ) -> Result<Vec<Vec<RoutedPrompt>>, Failure> {
+        let mut lengths = self.tokens.clone();
+        lengths.sort_unstable();
+        lengths.dedup();
+        match (measured, lengths.len()) {
+            (Some(measured), 0) => {
+                lengths.push(u32::try_from(measured.prompt.len()).unwrap_or(u32::MAX));
+            }
+            (Some(_), 2..) => {
+                let why = "what was measured is one prompt; name its --tokens alone, or none";
+                return Err(Failure::usage(why));
+            }
+            _ => {}
         }
+        let Some(path) = &self.routes else {
+            let lengths = if lengths.is_empty() {
+                vec![512]
+            } else {
+                lengths
+            };
+            let prompts = lengths.into_iter();
+            let prompts = prompts.map(|tokens| vec![model.expected(tokens, self.skew)]);
+            return Ok(prompts.collect());
+        };
+        let Recording { prompts, .. } = read_for(path, model.experts())?;
+        if lengths.is_empty() {
+            return Ok(vec![prompts]);
+        }
+        let of_length = |tokens: u32| -> Result<Vec<RoutedPrompt>, Failure> {
+            let found = prompts.iter().filter(|prompt| prompt.tokens == tokens);
+            let found: Vec<RoutedPrompt> = found.cloned().collect();
+            match found.is_empty() {
+                false => Ok(found),
+                true => Err(Failure::usage(format!(
+                    "{}: no prompt of {tokens} tokens; name another --tokens",
+                    path.display()
+                ))),
+            }
+        };
+        lengths.into_iter().map(of_length).collect()
     }
 }
 
 impl ConfigArgs {
-    /// The ways of streaming that are simulated.
-    fn of(&self, scene: &Scene) -> Vec<StreamConfig> {
-        let longest = scene.prompts.iter().map(|prompt| prompt.tokens).max();
+    /// The ways of streaming these prompts that are simulated.
+    fn of(&self, model: &Model, prompts: &[RoutedPrompt]) -> Vec<StreamConfig> {
+        let longest = prompts.iter().map(|prompt| prompt.tokens).max();
         let tokens = usize::try_from(longest.unwrap_or(0)).unwrap_or(usize::MAX);
-        let default = StreamConfig::default_for(scene.model.most_records(), tokens);
+        let default = StreamConfig::default_for(model.most_records(), tokens);
         let group = self.group.unwrap_or(default.group);
         let depth = self.depth.unwrap_or(default.depth);
         let banks = self.banks.unwrap_or(default.banks.max(depth));
@@ -225,7 +302,12 @@ impl ConfigArgs {
 
 impl OrderArgs {
     /// What each order costs with each of `configs`.
-    fn rows(&self, scene: &Scene, configs: &[StreamConfig]) -> Result<Vec<OrderRows>, Failure> {
+    fn rows(
+        &self,
+        scene: &Scene,
+        configs: &[StreamConfig],
+        prompts: &[RoutedPrompt],
+    ) -> Result<Vec<OrderRows>, Failure> {
         let Some(path) = &self.train else {
             return Ok(Vec::new());
         };
@@ -246,12 +328,12 @@ impl OrderArgs {
             ];
             if self.exhaustive {
                 let (_, together) = &named[2];
-                let arranged = arranged(&scene.setting, config, &scene.prompts, together)?;
+                let arranged = arranged(&scene.setting, config, prompts, together)?;
                 named.push(("coactivation, arranged".to_owned(), arranged));
             }
             rows.push(OrderRows {
                 config: *config,
-                orders: compare(&scene.setting, config, &scene.prompts, &named)?,
+                orders: compare(&scene.setting, config, prompts, &named)?,
             });
         }
         Ok(rows)
@@ -259,14 +341,18 @@ impl OrderArgs {
 }
 
 impl Scene {
-    fn forecasts(&self, config: &StreamConfig) -> Result<Vec<Forecast>, Failure> {
+    fn forecasts(
+        &self,
+        config: &StreamConfig,
+        prompts: &[RoutedPrompt],
+    ) -> Result<Vec<Forecast>, Failure> {
         let stored = &self.model.stored;
-        Ok(self.setting.forecasts(&self.prompts, stored, config)?)
+        Ok(self.setting.forecasts(prompts, stored, config)?)
     }
 }
 
 impl Row {
-    fn of(config: &StreamConfig, forecasts: &[Forecast]) -> Row {
+    fn of(config: &StreamConfig, prompts: &[RoutedPrompt], forecasts: &[Forecast]) -> Row {
         let count = forecasts.len().max(1) as u64;
         let mean = |of: fn(&Prediction) -> u64| {
             let sum = forecasts
@@ -278,7 +364,9 @@ impl Row {
         let total = mean(|prediction| prediction.times.total_ns);
         let io = mean(|prediction| prediction.times.io_ns);
         let exec = mean(|prediction| prediction.times.exec_ns);
+        let tokens = prompts.iter().map(|prompt| u64::from(prompt.tokens));
         Row {
+            tokens: tokens.sum::<u64>() / count,
             config: *config,
             ttft_us: total / 1000,
             bubble: match total {
@@ -294,9 +382,10 @@ impl Row {
     }
 
     /// Cells of a table, after the first.
-    fn cells(&self) -> [String; 7] {
+    fn cells(&self) -> [String; 8] {
         let ms = |us: u64| format!("{:.1}", us as f64 / 1e3);
         [
+            grouped(self.tokens),
             ms(self.ttft_us),
             format!("{:.1} %", 100.0 * self.bubble),
             ms(self.io_us),
@@ -321,6 +410,7 @@ fn measured_row(measured: &Measured, ui: &Ui) -> (StreamConfig, Row) {
     }
     let of = |get: fn(&crate::scene::MeasuredStream) -> u64| stream.map_or(0, get);
     let row = Row {
+        tokens: measured.prompt.len() as u64,
         config,
         ttft_us: stats.ttft_us,
         bubble: stream.map_or(0.0, |stream| stream.bubble),
@@ -331,94 +421,4 @@ fn measured_row(measured: &Measured, ui: &Ui) -> (StreamConfig, Row) {
         records_read: of(|stream| stream.records_read),
     };
     (config, row)
-}
-
-fn text(report: &Report) -> String {
-    let mut out = String::new();
-    if !report.schedules.is_empty() {
-        let mut rows = table(&[
-            "",
-            "TTFT ms",
-            "bubble",
-            "T_io ms",
-            "T_exec ms",
-            "bytes",
-            "reads",
-            "records",
-        ]);
-        for row in &report.schedules {
-            let name = match &report.measured {
-                None => row.config.schedule.name(),
-                Some(_) => "predicted",
-            };
-            rows.add_row([name.to_owned()].into_iter().chain(row.cells()));
-        }
-        if let Some(row) = &report.measured {
-            rows.add_row(["measured".to_owned()].into_iter().chain(row.cells()));
-        }
-        out += &format!("{rows}\n");
-    }
-    for rows in &report.orders {
-        let mut orders = table(&[
-            rows.config.schedule.name(),
-            "bytes",
-            "reads",
-            "TTFT ms",
-            "first group ms",
-            "bytes, change",
-            "TTFT, change",
-        ]);
-        for order in &rows.orders {
-            orders.add_row([
-                order.name.clone(),
-                grouped(order.read_bytes),
-                format!("{:.1}", order.reads),
-                format!("{:.1}", order.ttft_us as f64 / 1e3),
-                format!("{:.1}", order.first_group_us as f64 / 1e3),
-                change(order.read_change.as_ref()),
-                change(order.ttft_change.as_ref()),
-            ]);
-        }
-        out += &format!("{orders}\n\n");
-    }
-    let configs = report.schedules.iter().map(|row| &row.config);
-    let config = configs
-        .chain(report.orders.iter().map(|rows| &rows.config))
-        .next();
-    if let Some(StreamConfig {
-        group,
-        depth,
-        banks,
-        ..
-    }) = config
-    {
-        let prompts = match report.prompts {
-            1 => format!("one prompt of {} tokens", report.tokens),
-            count => format!("{count} prompts, {} tokens in all; means", report.tokens),
-        };
-        out += &format!(
-            "G = {group}, Q = {depth}, B = {banks}; {prompts}; times of {} on {}\n",
-            report.service, report.device
-        );
-    }
-    out
-}
-
-/// A change with its interval, and whether it is one.
-fn change(change: Option<&Interval>) -> String {
-    let Some(interval) = change else {
-        return String::new();
-    };
-    let Interval { mean, low, high } = interval;
-    let percent = |share: &f64| format!("{:+.2}", 100.0 * share);
-    let verdict = match interval.is_clear() {
-        true => "",
-        false => " (none)",
-    };
-    format!(
-        "{} % [{}, {}]{verdict}",
-        percent(mean),
-        percent(low),
-        percent(high)
-    )
 }

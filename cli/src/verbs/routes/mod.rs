@@ -1,5 +1,8 @@
 //! `estream routes`: which experts the tokens of some prompts go to.
 
+mod picture;
+
+use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -12,13 +15,15 @@ use estream_schemas::routes::{MAX_ROUTES_PROMPTS, Recording, RoutedPrompt, Rows}
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::output::NewFile;
 use crate::parity::Windows;
-use crate::routes::{Output, empty, record};
+use crate::routes::{empty, layers, record, write};
 use crate::signals;
 use crate::stream::StreamArgs;
 use crate::tables::table;
 use crate::text::Text;
 use crate::ui::Ui;
+use crate::verbs::reorder::read_for;
 
 /// Record which experts the tokens of some prompts go to
 #[derive(Debug, clap::Args)]
@@ -28,10 +33,19 @@ pub(crate) struct Args {
     #[command(flatten)]
     prompts: Prompts,
     /// The file of routes to make; nothing may have its name
-    #[arg(long, short, value_name = "FILE")]
-    output: PathBuf,
+    #[arg(
+        long,
+        short,
+        value_name = "FILE",
+        required_unless_present = "routes",
+        conflicts_with = "routes"
+    )]
+    output: Option<PathBuf>,
+    /// Draw the share of tokens that goes to each expert, layer by layer, into a new SVG file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
     /// Cut every file into prompts of so many tokens
-    #[arg(long, value_name = "N", conflicts_with = "imatrix")]
+    #[arg(long, value_name = "N", conflicts_with_all = ["imatrix", "routes"])]
     window: Option<usize>,
     /// Tokens that go through the model together [default: all]
     #[arg(long, value_name = "N")]
@@ -66,16 +80,26 @@ struct Prompts {
     /// No prompts, but the counts of experts in an importance matrix of llama.cpp (GGUF)
     #[arg(long, value_name = "FILE", help_heading = "Prompts")]
     imatrix: Option<PathBuf>,
+    /// No prompts, but routes that were recorded before
+    #[arg(
+        long,
+        value_name = "FILE",
+        help_heading = "Prompts",
+        conflicts_with_all = ["text_file", "ids_file", "imatrix"]
+    )]
+    routes: Option<PathBuf>,
 }
 
 #[derive(Serialize)]
 struct Report<'a> {
-    routes: &'a PathBuf,
+    /// The file that was made, or read.
+    routes: &'a Path,
     bytes: u64,
     bundle: Digest,
     prompts: usize,
     tokens: u64,
     layers: Vec<LayerReport>,
+    svg: Option<&'a Path>,
 }
 
 /// How a layer is used.
@@ -95,27 +119,51 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
     args.stream.refuse_timeline()?;
     let reader = BundleReader::open(&args.bundle)?;
     signals::watch().map_err(Failure::io)?;
-    let output = Output::new(&args.output)?;
-    let recording = match &args.prompts.imatrix {
-        Some(path) => counted(&reader, path)?,
-        None => recorded(args, &reader, ui)?,
+    let output = args.output.as_deref().map(NewFile::new).transpose()?;
+    let svg = args.svg.as_deref().map(NewFile::new).transpose()?;
+    let recording = match &args.prompts {
+        Prompts {
+            routes: Some(path), ..
+        } => {
+            let layers = layers(reader.bundle().manifest());
+            let layers = layers.iter().map(|layer| (layer.layer, layer.experts));
+            read_for(path, layers)?
+        }
+        Prompts {
+            imatrix: Some(path),
+            ..
+        } => counted(&reader, path)?,
+        _ => recorded(args, &reader, ui)?,
     };
-    let bytes = output.write(&recording)?;
-    let tokens = recording
-        .prompts
-        .iter()
-        .map(|prompt| u64::from(prompt.tokens));
+    // One of the two is there.
+    let file = args.output.as_deref().or(args.prompts.routes.as_deref());
+    let file = file.unwrap_or(Path::new(""));
+    let bytes = match output {
+        Some(output) => write(&recording, output)?,
+        None => fs::metadata(file).map_err(Failure::io)?.len(),
+    };
+    if let Some(svg) = svg {
+        let picture = picture::picture(&reader, &recording);
+        svg.write(picture.as_bytes())?;
+    }
     let report = Report {
-        routes: &args.output,
+        routes: file,
         bytes,
         bundle: recording.bundle,
         prompts: recording.prompts.len(),
-        tokens: tokens.sum(),
+        tokens: tokens(&recording),
         layers: (0..recording.layers.len())
             .map(|at| LayerReport::of(&recording, at))
             .collect(),
+        svg: args.svg.as_deref(),
     };
     ui.answer(&report, text)
+}
+
+/// Tokens of all prompts.
+fn tokens(recording: &Recording) -> u64 {
+    let prompts = recording.prompts.iter();
+    prompts.map(|prompt| u64::from(prompt.tokens)).sum()
 }
 
 /// Runs every prompt.
@@ -299,9 +347,13 @@ fn text(report: &Report<'_>) -> String {
         1 => "one prompt".to_owned(),
         count => format!("{count} prompts"),
     };
-    format!(
+    let mut text = format!(
         "{layers}\n{} {prompts}, {} tokens\n",
         report.routes.display(),
         report.tokens
-    )
+    );
+    if let Some(path) = report.svg {
+        text += &format!("drawn: {}\n", path.display());
+    }
+    text
 }
