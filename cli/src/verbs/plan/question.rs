@@ -191,6 +191,7 @@ impl<'a> Setting<'a> {
             let row = PlanRow {
                 max_tokens: u64::MAX,
                 stream: StreamConfig::new(Schedule::Ahead, group, MOST_DEPTH, banks, 0),
+                hot: None,
                 chunk: None,
             };
             let streaming = self.streaming(vec![row])?;
