@@ -98,7 +98,6 @@ pub struct Problem {
     pub(crate) most_records: usize,
     /// Bytes of all records.
     pub(crate) expert_bytes: u128,
-    pub(crate) expert_records: u128,
     /// Tokens of the longest pass, which decide how many records are read early.
     pub(crate) tokens: usize,
 }
@@ -143,7 +142,6 @@ impl Problem {
             slot_bytes,
             most_records: layers.iter().map(|layer| layer.records).max().unwrap_or(0),
             expert_bytes: layers.iter().map(of).sum(),
-            expert_records: layers.iter().map(|layer| layer.records as u128).sum(),
             tokens: usize::try_from(tokens.unwrap_or(0)).unwrap_or(usize::MAX),
             question,
         })

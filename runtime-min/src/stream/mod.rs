@@ -2,10 +2,11 @@
 //!
 //! [`residency`] says what is in a slot, [`sequence`] what is read and run next; both are
 //! plain state. [`pipeline`] puts threads around them, [`storage`] reads, [`arena`] is the
-//! memory, [`timeline`] is what happened when, and [`tally`] what that says of records. [`rates`] measures
+//! memory, [`buffers`] what it is made of, [`timeline`] is what happened when, and [`tally`] what that says of records. [`rates`] measures
 //! storage alone.
 
 mod arena;
+mod buffers;
 mod choice;
 #[cfg(test)]
 mod exhaustive;
@@ -31,7 +32,8 @@ use estream_schemas::manifest::Experts;
 use estream_schemas::plan::{PlanRow, Schedule, StreamConfig};
 use estream_schemas::profile::Storage as StorageProfile;
 
-use self::arena::{Arena, Buffers};
+use self::arena::Arena;
+use self::buffers::{Buffers, NoBuffer};
 use self::pipeline::{Check, Pipeline};
 use self::sequence::Sequence;
 use self::storage::{Files, Parts, Storage, System, Throttled};
@@ -143,8 +145,8 @@ impl Streaming {
         NonZeroUsize::new(usize::try_from(chunk).unwrap_or(usize::MAX))
     }
 
-    /// What the arena is made of; a bank is as large as that of any row.
-    pub(crate) fn buffers(&self, experts: &Experts) -> Result<Buffers, RunError> {
+    /// What the arena is made of; a bank is as large as that of any row, hot or not.
+    pub(crate) fn buffers(&self, experts: &Experts) -> Result<Buffers, NoBuffer> {
         let group = self.most(|config| config.group);
         Buffers::new(
             experts,

@@ -3,6 +3,7 @@
 use std::fs;
 
 use estream_runtime::reader::BundleReader;
+use estream_schemas::plan::{Plan, PlanRow};
 use estream_tests::{Finished, assert_valid};
 use serde_json::{Value, json};
 
@@ -140,6 +141,40 @@ fn a_hot_run_reads_what_its_column_reads() {
         assert!(number(&routed["read_bytes"]) < number(&whole["read_bytes"]));
         assert!(hot_bits == bits);
     }
+}
+
+#[test]
+fn the_arena_of_a_stored_plan_has_no_more_buffers_than_the_device_takes() {
+    let desk = Desk::new();
+    // Four records fit into a buffer, and the projections of eight.
+    let limit = 4 * desk.slot() + (16 << 10);
+    let storage = format!("buffer_bytes = {limit}\n{HOT}");
+    let mut refused = 0;
+    for most in 1..=8 {
+        let profile = desk.profile(&storage);
+        desk.write(
+            "device.toml",
+            &format!("limits = {{ buffers = {most} }}\n{profile}"),
+        );
+        let done = desk.plan("--budget 64MiB --tokens 2,4,16,64 --store x --force");
+        if done.code != 0 {
+            // Each row fits alone, hot or not, and they share an arena.
+            let said = format!("buffers, more than the {most} of the profile");
+            assert!(done.stderr.contains(&said), "{}", done.stderr);
+            assert_eq!(done.code, 3);
+            refused += 1;
+            continue;
+        }
+        let text = fs::read(desk.bundle().join("plans/x.json")).unwrap();
+        let plan: Plan = serde_json::from_slice(&text).unwrap();
+        let configs = || plan.rows.iter().flat_map(PlanRow::configs);
+        let group = configs().map(|config| config.group).max().unwrap();
+        let slots = configs().map(|config| config.slots()).max().unwrap();
+        let each = if group <= 4 { 1 } else { 3 };
+        let buffers = each * slots.div_ceil(group);
+        assert!(buffers <= most, "{buffers} > {most}: {:?}", plan.rows);
+    }
+    assert!((1..8).contains(&refused), "{refused}");
 }
 
 /// A term of the ceiling that a run prints.

@@ -90,12 +90,20 @@ impl NewPlan {
                  way; name the schedules of one",
             ));
         }
-        // The arena is as large as the largest row's, its banks as the largest G.
-        let ceiling = setting.ceiling(rows.clone())?;
+        // The arena is as large as the largest row's, hot or not, its banks as the largest G.
+        let (ceiling, buffers) = setting.loaded(rows.clone())?;
         if ceiling > budget_bytes {
             let why = format!(
                 "the rows fit one by one, but a model loaded with all of them can take {ceiling} bytes, more than \
                  the budget of {budget_bytes}; plan for fewer lengths of prompts, or with --budget {ceiling}"
+            );
+            return Err(Failure::new(Exit::CannotRun, Error::msg(why)));
+        }
+        let most = setting.profile.limits.buffers;
+        if let Some(most) = most.filter(|most| buffers > *most) {
+            let why = format!(
+                "the rows fit one by one, but the arena of all of them is {buffers} buffers, more than the {most} of \
+                 the profile; plan for fewer lengths of prompts"
             );
             return Err(Failure::new(Exit::CannotRun, Error::msg(why)));
         }
