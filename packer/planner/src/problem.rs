@@ -26,6 +26,9 @@ pub struct Question {
     pub layers: Vec<LayerSize>,
     /// Bytes of the largest projection of a record, which is what a buffer holds at least.
     pub region_bytes: u64,
+    /// Records of each layer that are never read, spread as [`is_pinned`](estream_schemas::plan::is_pinned) does;
+    /// their bytes are part of M_other.
+    pub pinned: usize,
     /// G that are supported (𝒢), and what each needs.
     pub groups: Vec<GroupSize>,
     /// Q that are supported (𝒬).
@@ -213,6 +216,12 @@ fn shape(question: &Question) -> Vec<String> {
     }
     must(layers.len() as u64 <= MAX_LAYERS, &|| {
         format!("{} layers are more than {MAX_LAYERS}", layers.len())
+    });
+    let mut schedules = question.schedules.iter();
+    let by_slice = schedules.find(|schedule| !schedule.is_by_record());
+    must(question.pinned == 0 || by_slice.is_none(), &|| {
+        let name = by_slice.map_or("", |schedule| schedule.name());
+        format!("records are pinned, which {name} cannot leave out; compact and ahead can")
     });
     for (at, layer) in layers.iter().enumerate() {
         let records = 1..=MAX_EXPERTS * MAX_SHARDS;

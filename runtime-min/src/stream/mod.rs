@@ -127,7 +127,7 @@ impl Streaming {
     }
 
     /// Which records are to stay in memory.
-    pub(crate) fn pin(&self) -> Pin {
+    pub fn pin(&self) -> Pin {
         self.pin
     }
 

@@ -138,6 +138,7 @@ fn question(profile: &Profile, bundle: &Path, tokens: usize) -> Question {
         budget_bytes: 0,
         layers: experts.layers.iter().map(size).collect(),
         region_bytes: RECORD_BYTES / 3,
+        pinned: 0,
         groups: groups.into(),
         depths: DEPTHS.into(),
         search: Search::Full,

@@ -4,7 +4,7 @@ use std::fs;
 
 use estream_runtime::reader::BundleReader;
 use estream_schemas::plan::{Plan, PlanRow};
-use estream_tests::{Finished, assert_valid};
+use estream_tests::{Finished, assert_valid, estream, finish};
 use serde_json::{Value, json};
 
 use crate::desk::{Desk, LONGEST, logits, number, rows, run};
@@ -268,4 +268,50 @@ fn hot_needs_something_that_differs_when_hot() {
     let stats = &done.json()["stats"];
     let least_us = number(&stats["stream"]["read_bytes"]) / 60;
     assert!(number(&stats["stream"]["io_us"]) >= least_us, "{stats}");
+}
+
+#[test]
+fn a_plan_is_simulated_as_it_was_predicted_hot_or_not() {
+    let desk = warm_desk();
+    let simulate = |more: &str| {
+        let mut command = estream();
+        command.current_dir(desk.dir.path());
+        command.args(["simulate", "b.estream", "--device", "device.toml", "--json"]);
+        finish(command.args(more.split_whitespace()))
+    };
+    let answer = desk.json("--budget 64MiB --tokens 16,64 --schedule ahead --store warm");
+    for (tokens, row) in [16, 64].into_iter().zip(rows(&answer)) {
+        for (word, predicted) in [("", &row["chosen"]), ("--hot", &row["hot"]["chosen"])] {
+            let line = format!("--plan warm --tokens {tokens} {word}");
+            let report = simulate(&line).success().json();
+            let simulated = &report["schedules"][0];
+            let figures = ["ttft_us", "io_us", "exec_us", "reads", "read_bytes"];
+            for member in NUMBERS.iter().chain(&figures) {
+                assert_eq!(simulated[*member], predicted[*member], "{line}: {member}");
+            }
+            assert_eq!(report["hot"], json!(!word.is_empty()));
+        }
+    }
+    for (line, code) in [
+        ("--plan warm --schedule early", 2),
+        ("--plan warm -G 2", 2),
+        ("--plan nobody", 2),
+        ("--shape 3x16x4x49152 --plan warm", 2),
+    ] {
+        let refused = simulate(line);
+        assert_eq!(refused.code, code, "{line}: {}", refused.stderr);
+    }
+    desk.write("device.toml", &desk.profile(""));
+    let refused = simulate("--hot");
+    assert_eq!(refused.code, 3, "{}", refused.stderr);
+    assert!(refused.stderr.contains("hot_rates"), "{}", refused.stderr);
+    // Without such a column it is followed as it is.
+    desk.json("--budget 64MiB --tokens 16 --schedule ahead --store plain");
+    desk.write("device.toml", &desk.profile(HOT));
+    let done = simulate("--plan plain --tokens 16 --hot").success();
+    assert!(
+        done.stderr.contains("has no column for a hot device"),
+        "{}",
+        done.stderr
+    );
 }

@@ -142,6 +142,7 @@ impl<'a> Setting<'a> {
             budget_bytes,
             layers: self.layers.iter().map(|layer| layer.size).collect(),
             region_bytes: layers.map(region).max().unwrap_or(0),
+            pinned: 0,
             groups: self.groups.clone(),
             depths: DEPTHS.to_vec(),
             search: self.search,

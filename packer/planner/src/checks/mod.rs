@@ -135,6 +135,7 @@ pub(crate) fn question(dice: &mut Dice, reads: Reads, routed: u64) -> Question {
         },
         budget_bytes: dice.between(50, 1500),
         region_bytes: largest.div_ceil(3),
+        pinned: 0,
         layers,
         groups,
         depths: vec![1, 2, 3],

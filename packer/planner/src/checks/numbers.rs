@@ -41,6 +41,7 @@ fn question() -> Question {
         limits: Limits::default(),
         budget_bytes: 10_000,
         region_bytes: 40,
+        pinned: 0,
         layers: vec![
             LayerSize {
                 records: 4,

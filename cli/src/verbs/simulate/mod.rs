@@ -1,5 +1,7 @@
 //! `estream simulate`: what a device would do with a bundle, without either.
 
+mod ways;
+
 use std::path::PathBuf;
 
 use estream_order::{By, Compared, Interval, Orders, Setting, arranged, compare, orders};
@@ -9,10 +11,10 @@ use estream_schemas::plan::{Schedule, StreamConfig};
 use estream_schemas::routes::{Recording, RoutedPrompt};
 use serde::Serialize;
 
+use self::ways::{WayArgs, Ways};
 use crate::failure::Failure;
 use crate::profiles;
-use crate::scene::{Measured, Model, ShapeArg, events, measured};
-use crate::stream::ScheduleArg;
+use crate::scene::{Measured, MeasuredStream, Model, ShapeArg, events, measured};
 use crate::tables::{grouped, table};
 use crate::ui::Ui;
 use crate::verbs::reorder::read_for;
@@ -35,9 +37,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     prompts: Prompts,
     #[command(flatten)]
-    config: ConfigArgs,
-    /// Write what would happen when to the first prompt, for ui.perfetto.dev; of one --schedule
-    #[arg(long, value_name = "FILE", requires = "schedule")]
+    ways: WayArgs,
+    /// Write what would happen when to the first prompt, for ui.perfetto.dev; of one --schedule or --plan
+    #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
     /// Print the prediction beside what estream run --json --stats printed
     #[arg(long, value_name = "FILE", conflicts_with_all = ["schedule", "group", "depth", "banks", "train"])]
@@ -61,23 +63,6 @@ struct Prompts {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Streaming")]
-struct ConfigArgs {
-    /// This schedule alone [default: all of them]
-    #[arg(long, value_name = "NAME")]
-    schedule: Option<ScheduleArg>,
-    /// Records that are read and executed together [default: a quarter of a layer, at most 8]
-    #[arg(short = 'G', value_name = "N")]
-    group: Option<usize>,
-    /// Reads at a time [default: 2]
-    #[arg(short = 'Q', value_name = "N")]
-    depth: Option<usize>,
-    /// Groups that fit into memory [default: 3]
-    #[arg(short = 'B', value_name = "N")]
-    banks: Option<usize>,
-}
-
-#[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Storage order")]
 struct OrderArgs {
     /// Compare storage orders that these other routes lead to, with 95 % intervals over the prompts
@@ -95,9 +80,12 @@ struct OrderArgs {
 #[derive(Serialize)]
 struct Report {
     device: String,
+    hot: bool,
     service: String,
     prompts: usize,
     tokens: u64,
+    /// Records of each layer that stay in memory.
+    pinned: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     schedules: Vec<Row>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -141,36 +129,44 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
         (None, None) => return Err(Failure::usage("name a bundle, or a --shape")),
     };
     let profile = profiles::named(&args.device)?;
-    let setting = model.on(&profile, args.service.as_deref())?;
+    let mut setting = model.on(&profile, args.service.as_deref())?;
+    setting.storage = args.ways.storage(&profile)?;
     let measured = args.measured.as_deref().map(measured).transpose()?;
     let prompts = args.prompts.of(&model, measured.as_ref())?;
+    let ways = match &measured {
+        None => {
+            let bundle = args.bundle.as_deref();
+            args.ways.of(bundle, model.most_records(), &prompts, ui)?
+        }
+        Some(measured) => measured.way(),
+    };
+    if args.timeline.is_some() && ways.configs.len() != 1 {
+        return Err(Failure::usage(
+            "--timeline is of one way of streaming; name it with --schedule or --plan",
+        ));
+    }
+    setting.pinned = ways.pinned;
     let tokens = prompts.iter().map(|prompt| u64::from(prompt.tokens));
     let mut report = Report {
         device: profile.name.clone(),
+        hot: args.ways.hot,
         service: setting.service.name.clone(),
         prompts: prompts.len(),
         tokens: tokens.sum(),
+        pinned: ways.pinned,
         schedules: Vec::new(),
         orders: Vec::new(),
-        measured: None,
+        measured: measured.as_ref().map(Row::measured),
     };
     let scene = Scene {
         model,
         setting,
         prompts,
     };
-    let configs = match &measured {
-        None => args.config.of(&scene),
-        Some(measured) => {
-            let (config, row) = measured_row(measured, ui);
-            report.measured = Some(row);
-            vec![config]
-        }
-    };
     match &args.orders.train {
-        Some(_) => report.orders = args.orders.rows(&scene, &configs)?,
+        Some(_) => report.orders = args.orders.rows(&scene, &ways.configs)?,
         None => {
-            for config in &configs {
+            for config in &ways.configs {
                 let forecasts = scene.forecasts(config)?;
                 report.schedules.push(Row::of(config, &forecasts));
                 if let (Some(path), Some(first)) = (&args.timeline, forecasts.first()) {
@@ -202,24 +198,6 @@ impl Prompts {
                 wanted.unwrap_or(0)
             ))),
         }
-    }
-}
-
-impl ConfigArgs {
-    /// The ways of streaming that are simulated.
-    fn of(&self, scene: &Scene) -> Vec<StreamConfig> {
-        let longest = scene.prompts.iter().map(|prompt| prompt.tokens).max();
-        let tokens = usize::try_from(longest.unwrap_or(0)).unwrap_or(usize::MAX);
-        let default = StreamConfig::default_for(scene.model.most_records(), tokens);
-        let group = self.group.unwrap_or(default.group);
-        let depth = self.depth.unwrap_or(default.depth);
-        let banks = self.banks.unwrap_or(default.banks.max(depth));
-        let schedules: Vec<Schedule> = match self.schedule {
-            Some(schedule) => vec![schedule.into()],
-            None => Schedule::ALL.into(),
-        };
-        let config = |schedule| StreamConfig::new(schedule, group, depth, banks, tokens);
-        schedules.into_iter().map(config).collect()
     }
 }
 
@@ -293,6 +271,22 @@ impl Row {
         }
     }
 
+    /// What a run took.
+    fn measured(measured: &Measured) -> Row {
+        let stream = measured.stats.stream.as_ref();
+        let of = |get: fn(&MeasuredStream) -> u64| stream.map_or(0, get);
+        Row {
+            config: measured.config(),
+            ttft_us: measured.stats.ttft_us,
+            bubble: stream.map_or(0.0, |stream| stream.bubble),
+            io_us: of(|stream| stream.io_us),
+            exec_us: of(|stream| stream.exec_us),
+            read_bytes: of(|stream| stream.read_bytes),
+            reads: of(|stream| stream.reads),
+            records_read: of(|stream| stream.records_read),
+        }
+    }
+
     /// Cells of a table, after the first.
     fn cells(&self) -> [String; 7] {
         let ms = |us: u64| format!("{:.1}", us as f64 / 1e3);
@@ -308,29 +302,21 @@ impl Row {
     }
 }
 
-/// How a run was streamed, and what it took.
-fn measured_row(measured: &Measured, ui: &Ui) -> (StreamConfig, Row) {
-    let stats = &measured.stats;
-    let config = match &stats.stream {
-        Some(stream) => stream.config(),
-        None => StreamConfig::new(Schedule::Resident, 1, 1, 1, measured.prompt.len()),
-    };
-    let stream = stats.stream.as_ref();
-    if stream.is_some_and(|stream| stream.pinned > 0) {
-        ui.note("the run kept records in memory, of which the prediction knows nothing");
+impl Measured {
+    /// How it was streamed.
+    fn config(&self) -> StreamConfig {
+        match &self.stats.stream {
+            Some(stream) => stream.config(),
+            None => StreamConfig::new(Schedule::Resident, 1, 1, 1, self.prompt.len()),
+        }
     }
-    let of = |get: fn(&crate::scene::MeasuredStream) -> u64| stream.map_or(0, get);
-    let row = Row {
-        config,
-        ttft_us: stats.ttft_us,
-        bubble: stream.map_or(0.0, |stream| stream.bubble),
-        io_us: of(|stream| stream.io_us),
-        exec_us: of(|stream| stream.exec_us),
-        read_bytes: of(|stream| stream.read_bytes),
-        reads: of(|stream| stream.reads),
-        records_read: of(|stream| stream.records_read),
-    };
-    (config, row)
+
+    fn way(&self) -> Ways {
+        Ways {
+            configs: vec![self.config()],
+            pinned: self.stats.stream.as_ref().map_or(0, |stream| stream.pinned),
+        }
+    }
 }
 
 fn text(report: &Report) -> String {
@@ -396,8 +382,13 @@ fn text(report: &Report) -> String {
             1 => format!("one prompt of {} tokens", report.tokens),
             count => format!("{count} prompts, {} tokens in all; means", report.tokens),
         };
+        let pins = match report.pinned {
+            0 => String::new(),
+            pinned => format!(", {pinned} of each layer pinned"),
+        };
+        let warmth = if report.hot { ", hot" } else { "" };
         out += &format!(
-            "G = {group}, Q = {depth}, B = {banks}; {prompts}; times of {} on {}\n",
+            "G = {group}, Q = {depth}, B = {banks}{pins}; {prompts}; times of {} on {}{warmth}\n",
             report.service, report.device
         );
     }
