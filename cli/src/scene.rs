@@ -190,6 +190,7 @@ impl Model {
             storage: profile.storage.clone(),
             service: found.clone(),
             layers: self.layers.clone(),
+            pinned: 0,
         })
     }
 }

@@ -16,6 +16,9 @@ pub(crate) struct StreamArgs {
     /// Follow this plan of the bundle
     #[arg(long, value_name = "NAME", conflicts_with_all = ["schedule", "group", "depth", "banks"])]
     plan: Option<String>,
+    /// The device is hot: follow the plan's column for that, and imitate a profile's rates of a hot device
+    #[arg(long)]
+    pub(crate) hot: bool,
     /// Which experts are read when [default: ahead]
     #[arg(long, value_name = "NAME")]
     schedule: Option<ScheduleArg>,
@@ -75,6 +78,11 @@ impl From<ScheduleArg> for Schedule {
 impl StreamArgs {
     /// What the options mean for a bundle.
     pub(crate) fn chosen(&self, reader: &BundleReader) -> Result<Chosen, Failure> {
+        if self.hot && self.plan.is_none() && self.throttle.is_none() {
+            return Err(Failure::usage(
+                "--hot is a column of a plan, or of the rates that are imitated; name one with --plan or --throttle",
+            ));
+        }
         let throttle = self.throttle.as_deref().map(profiles::named).transpose()?;
         let choice = Choice {
             plan: self.plan.clone(),

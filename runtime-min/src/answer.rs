@@ -33,6 +33,8 @@ pub struct Ask {
     pub timeline: Option<PathBuf>,
     /// Tokens that go through the model together.
     pub chunk: Option<NonZeroUsize>,
+    /// The device is hot.
+    pub hot: bool,
 }
 
 /// What was asked for.
@@ -147,6 +149,7 @@ impl Ask {
             positions,
             hidden: self.hidden.is_some(),
             chunk: self.chunk,
+            hot: self.hot,
             kept_bytes: (rows as u64).saturating_mul(self.row_bytes(model.vocab())),
         };
         let outcome = model.prefill(&tokens, &request, &mut collect)?;

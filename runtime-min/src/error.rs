@@ -143,10 +143,10 @@ pub enum RunError {
         "--pin max fills what a budget leaves, and there is none; add --budget, or name a number"
     )]
     PinsWithoutBudget,
-    /// Some rows of a plan keep experts in memory and others stream them.
+    /// Some rows of a plan keep experts in memory and others stream them, or hot devices do as others do not.
     #[error(
-        "a plan keeps all experts in memory for prompts of some lengths and streams them for others, \
-         which takes the memory of both; make all its rows resident, or none"
+        "a plan keeps all experts in memory for some prompts or devices and streams them for others, \
+         which takes the memory of both; make all its rows resident, hot or not, or none"
     )]
     PartlyResident,
     /// A plan that cannot be followed.

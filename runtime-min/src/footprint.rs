@@ -65,4 +65,13 @@ impl Footprint {
             0,
         ))
     }
+
+    /// The buffers that the arena of such a model is made of.
+    ///
+    /// # Errors
+    /// As [`Footprint::memory`].
+    pub fn buffers(&self, streaming: &Streaming) -> Result<u64, RunError> {
+        let experts = &self.reader.bundle().manifest().experts;
+        Ok(streaming.buffers(experts)?.sizes().count() as u64)
+    }
 }

@@ -91,7 +91,7 @@ pub use model::{BackendKind, LoadOptions, Model, NoBackend};
 #[cfg(feature = "run")]
 pub use ops::Place;
 #[cfg(feature = "run")]
-pub use request::{Observer, Outcome, Positions, Request, Sink, check_prompt};
+pub use request::{Column, Observer, Outcome, Positions, Request, Sink, check_prompt};
 #[cfg(feature = "run")]
 pub use store::{ExpertSource, RunRecord};
 #[cfg(feature = "run")]

@@ -352,6 +352,7 @@ fn options(what: &Measure, group: usize, longest: usize) -> Result<LoadOptions, 
     let row = PlanRow {
         max_tokens: u64::MAX,
         stream: StreamConfig::new(Schedule::Early, group, DEPTH, BANKS, longest),
+        hot: None,
         chunk: None,
     };
     let streaming = Streaming::new(vec![row])?;

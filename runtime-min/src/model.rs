@@ -16,7 +16,7 @@ use crate::layouts;
 use crate::memory::{Memory, Sizes, Tokens, most_pinned, process_bytes};
 use crate::ops::Graph;
 use crate::reader::{BundleReader, Verify};
-use crate::request::{Observer, Outcome, Positions, Request, Sink, check_prompt};
+use crate::request::{Column, Observer, Outcome, Positions, Request, Sink, check_prompt};
 use crate::resident::Resident;
 use crate::resolve::resolve;
 use crate::store::{ExpertSource, ExpertStore};
@@ -279,9 +279,12 @@ impl Model {
         let service = Service {
             tokens: tokens.all,
             chunks: index("chunks", tokens.chunks())?,
+            is_hot: request.hot,
             cancel: &self.cancel,
             recorder: &recorder,
         };
+        let streaming = self.store.streaming();
+        let row = streaming.map(|streaming| streaming.row(tokens.all));
         let mut outcome = Outcome {
             tokens: tokens.all,
             rows: chosen.len(),
@@ -290,10 +293,8 @@ impl Model {
             records_pinned: 0,
             records_skipped: 0,
             memory,
-            stream: self
-                .store
-                .streaming()
-                .map(|streaming| streaming.row(tokens.all).stream),
+            stream: row.map(|row| row.config(request.hot)),
+            column: Column::of(row, request.hot),
             layers: self.store.layers(),
             events: Vec::new(),
             elapsed: Duration::ZERO,

@@ -4,7 +4,7 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use estream_schemas::plan::StreamConfig;
+use estream_schemas::plan::{PlanRow, StreamConfig};
 
 use crate::backend::Routes;
 use crate::error::RunError;
@@ -36,6 +36,41 @@ pub struct Request {
     pub chunk: Option<NonZeroUsize>,
     /// Memory that the sink takes until the request ends, for the ceiling.
     pub kept_bytes: u64,
+    /// The device is hot: experts are streamed as the plan says for that, if it says so. Results do not
+    /// depend on it.
+    pub hot: bool,
+}
+
+/// Which column of its plan a request follows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Column {
+    /// The device is not hot, or experts do not stream.
+    #[default]
+    Cold,
+    /// It is hot, and the plan has a column for that.
+    Hot,
+    /// It is hot, and there is no column for that; so the request does as if it were not.
+    NoHot,
+}
+
+impl Column {
+    pub(crate) fn of(row: Option<&PlanRow>, is_hot: bool) -> Column {
+        match row.filter(|_| is_hot).map(|row| row.hot) {
+            None => Column::Cold,
+            Some(Some(_)) => Column::Hot,
+            Some(None) => Column::NoHot,
+        }
+    }
+
+    /// Why experts are streamed so: what [`Chosen::why`](crate::Chosen::why) says, with the column.
+    pub fn why(self, chosen: &str) -> String {
+        let column = match self {
+            Column::Cold => "",
+            Column::Hot => ", hot",
+            Column::NoHot => ", no hot column",
+        };
+        format!("{chosen}{column}")
+    }
 }
 
 /// Whether `ids` can be a prompt of a program with this `vocab` and `context`.
@@ -114,6 +149,8 @@ pub struct Outcome {
     pub memory: Memory,
     /// How experts were streamed, if they were.
     pub stream: Option<StreamConfig>,
+    /// Which column of the plan that is.
+    pub column: Column,
     /// The layers that have experts.
     pub layers: Vec<LayerShape>,
     /// What happened when.

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::memory::peak_bytes;
 use crate::stream::{Counts, Doing, Overlap, Step, Tally};
-use crate::{Model, Outcome};
+use crate::{Column, Model, Outcome};
 
 /// What a run took.
 #[derive(Debug, Serialize)]
@@ -68,6 +68,8 @@ pub struct StreamStats {
     /// The schedule and its numbers.
     #[serde(flatten)]
     pub config: StreamConfig,
+    /// They are those of the plan's column for a hot device.
+    pub hot: bool,
     /// Records of each layer that stay in memory.
     pub pinned: usize,
     /// How files were read.
@@ -150,7 +152,7 @@ impl Stats {
             stream: outcome
                 .stream
                 .map(|config| StreamStats::new(model, config, outcome, &tally)),
-            plan: plan.to_owned(),
+            plan: outcome.column.why(plan),
             records_run: outcome.records_run,
             records_skipped: outcome.records_skipped,
             load_us: micros(load),
@@ -194,6 +196,7 @@ impl StreamStats {
         } = tally.total();
         StreamStats {
             config,
+            hot: outcome.column == Column::Hot,
             pinned: model.pinned(),
             io: model.io_mode().name(),
             io_why: model.io_why(),

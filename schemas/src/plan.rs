@@ -199,9 +199,24 @@ pub struct PlanRow {
     pub max_tokens: u64,
     /// How to stream.
     pub stream: StreamConfig,
+    /// How to stream while the device is hot and reads slower; as ever, if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hot: Option<StreamConfig>,
     /// T_max: the most tokens that go through the model together; a longer prompt is cut.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk: Option<u64>,
+}
+
+impl PlanRow {
+    /// Every way of streaming that it has.
+    pub fn configs(&self) -> impl Iterator<Item = &StreamConfig> {
+        std::iter::once(&self.stream).chain(&self.hot)
+    }
+
+    /// The way for a device that is hot, or is not.
+    pub fn config(&self, is_hot: bool) -> StreamConfig {
+        self.hot.filter(|_| is_hot).unwrap_or(self.stream)
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
@@ -217,6 +232,10 @@ fn rows<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<PlanRow>, D::Error
     for (at, row) in (1..).zip(&rows) {
         let refuse = |why: &dyn Display| serde::de::Error::custom(format!("row {at}: {why}"));
         row.stream.check().map_err(|why| refuse(&why))?;
+        if let Some(hot) = row.hot {
+            let checked = hot.check();
+            checked.map_err(|why| refuse(&format_args!("hot: {why}")))?;
+        }
         if row.chunk == Some(0) {
             return Err(refuse(&"chunk is 0; leave it out, or state tokens"));
         }
@@ -241,7 +260,8 @@ impl<P> Plan<P> {
     }
 
     fn check_pins(&self) -> Result<(), String> {
-        let mut schedules = self.rows.iter().map(|row| row.stream.schedule);
+        let configs = self.rows.iter().flat_map(PlanRow::configs);
+        let mut schedules = configs.map(|config| config.schedule);
         match schedules.find(|schedule| !schedule.is_by_record()) {
             Some(schedule) if self.pinned > 0 => Err(format!(
                 "it keeps {} records of each layer in memory, which schedule {} cannot leave out",
@@ -296,16 +316,21 @@ mod tests {
 
     #[test]
     fn pins_need_a_schedule_that_can_leave_records_out() {
-        let with = |schedule: &str| {
-            let rows = row(16, 1).replace("on-demand", schedule);
+        let with = |rows: &str| {
             let plan = Plan {
                 pinned: 2,
-                ..plan(&rows).unwrap()
+                ..plan(rows).unwrap()
             };
             plan.check(plan.bundle)
         };
-        assert_eq!(with("ahead"), Ok(()));
-        assert!(with("early").unwrap_err().contains("schedule early"));
+        let of = |schedule: &str| row(16, 1).replace("on-demand", schedule);
+        assert_eq!(with(&of("ahead")), Ok(()));
+        assert!(with(&of("early")).unwrap_err().contains("schedule early"));
+        let both = |cold: &str, hot: &str| with(&with_hot(&of(cold), &of(hot)));
+        assert_eq!(both("ahead", "compact"), Ok(()));
+        for (cold, hot) in [("ahead", "early"), ("early", "ahead")] {
+            assert!(both(cold, hot).unwrap_err().contains("schedule early"));
+        }
     }
 
     fn plan(rows: &str) -> Result<Plan, serde_json::Error> {
@@ -321,6 +346,28 @@ mod tests {
         format!(
             r#"{{"max_tokens":{max_tokens},"stream":{{"schedule":"on-demand","group":8,"depth":{depth},"banks":3,"early_records":4}}}}"#
         )
+    }
+
+    /// A row that streams like another one on a hot device.
+    fn with_hot(row: &str, other: &str) -> String {
+        let row: PlanRow = serde_json::from_str(row).unwrap();
+        let other: PlanRow = serde_json::from_str(other).unwrap();
+        let row = PlanRow {
+            hot: Some(other.stream),
+            ..row
+        };
+        serde_json::to_string(&row).unwrap()
+    }
+
+    #[test]
+    fn a_hot_device_has_its_own_way_where_the_row_has_one() {
+        let plain = plan(&row(16, 1)).unwrap().rows[0];
+        assert_eq!(plain.config(true), plain.config(false));
+        assert!(!serde_json::to_string(&plain).unwrap().contains("hot"));
+        let both = plan(&with_hot(&row(16, 1), &row(16, 3))).unwrap().rows[0];
+        assert_eq!([false, true].map(|hot| both.config(hot).depth), [1, 3]);
+        let depths = both.configs().map(|config| config.depth);
+        assert_eq!(depths.collect::<Vec<_>>(), [1, 3]);
     }
 
     #[test]
@@ -355,6 +402,26 @@ mod tests {
             (
                 row(16, 1).replace(r#""stream""#, r#""chunk":0,"stream""#),
                 "row 1: chunk is 0",
+            ),
+            (
+                [row(16, 1), with_hot(&row(32, 1), &row(16, 4))].join(","),
+                "row 2: hot: depth (Q, at most B) is 4, outside 1 to 3",
+            ),
+            (
+                with_hot(&row(16, 1), &row(16, 1).replace(":8", ":65537")),
+                "row 1: hot: group (G) is 65537, outside 1 to 65536",
+            ),
+            (
+                row(16, 1).replace(r#""stream""#, r#""hot":7,"stream""#),
+                "invalid type: integer `7`, expected struct StreamConfig",
+            ),
+            (
+                row(16, 1).replace(r#""stream""#, r#""hot":{"group":8},"stream""#),
+                "missing field `schedule`",
+            ),
+            (
+                with_hot(&row(16, 1), &row(16, 1)).replace(r#""hot":{"#, r#""hot":{"x":1,"#),
+                "unknown field `x`",
             ),
         ] {
             let error = plan(&rows).unwrap_err().to_string();

@@ -191,6 +191,7 @@ impl Swept {
             budget_bytes: service.record_bytes * records as u64,
             layers: vec![size; self.layers],
             region_bytes: self.region_bytes,
+            pinned: 0,
             groups: length
                 .groups()
                 .into_iter()

@@ -63,6 +63,7 @@ fn a_profile_can_be_planned_with() {
     let problem = Problem::new(Question {
         storage: profile.storage.clone(),
         region_bytes: service.record_bytes / 3,
+        pinned: 0,
         budget_bytes: 12 * service.record_bytes,
         limits: profile.limits,
         groups: groups

@@ -141,6 +141,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
         hidden: args.hidden.clone(),
         timeline: args.stream.timeline.clone(),
         chunk: args.chunk,
+        hot: args.stream.hot,
     };
     let program = &reader.bundle().manifest().program;
     // Known before gigabytes are read.
@@ -165,7 +166,8 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
             chunks(outcome.chunks)
         ));
     }
-    ui.note(plan_of(outcome.stream, model.pinned(), &chosen.why));
+    let why = outcome.column.why(&chosen.why);
+    ui.note(plan_of(outcome.stream, model.pinned(), &why));
     let report = Report {
         identity: reader.identity().to_string(),
         prompt: ask.prompt,

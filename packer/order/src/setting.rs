@@ -19,6 +19,9 @@ pub struct Setting {
     pub service: Service,
     /// The layers with experts, ascending.
     pub layers: Vec<StoredLayer>,
+    /// Records of each layer that stay in memory, at the places that [`is_pinned`](estream_schemas::plan::is_pinned)
+    /// names, whatever the order.
+    pub pinned: usize,
 }
 
 /// How a layer's experts are stored.
@@ -88,6 +91,7 @@ impl Setting {
             budget_bytes: u64::MAX,
             layers: self.layers.iter().map(size).collect(),
             region_bytes: 0,
+            pinned: self.pinned,
             groups: vec![GroupSize {
                 group: config.group,
                 other_bytes: 0,

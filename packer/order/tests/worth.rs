@@ -46,6 +46,7 @@ fn setting(layers: u64, experts: u64, shards: u64) -> Setting {
                 record_bytes: RECORD_BYTES,
             })
             .collect(),
+        pinned: 0,
     }
 }
 

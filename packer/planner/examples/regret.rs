@@ -1,10 +1,13 @@
 //! What planning at Q₀ from one prompt's routes costs, compared with the best (G, Q, B) of another.
 //!
-//!     cargo run --release -p estream-planner --example regret [SCHEDULE [DEVICES [full]]]
+//!     cargo run --release -p estream-planner --example regret [SCHEDULE [DEVICES [full] [hot]]]
 //!
 //! For each of the paper's models, a number of made-up devices, six lengths of prompt and three budgets,
 //! a plan is made with the routes of one prompt, at Q₀ or, with `full`, at the best Q. How much slower is it than the best of all (G, Q, B) within
 //! the budget, all of them tried, for that prompt and for another of the same length?
+//!
+//! With `hot` the device that judges reads at 0.67 times its bandwidth, and two plans are judged: the one for the
+//! device that is not hot, and the one of the plan's column for a hot one.
 
 #[path = "../benches/setting/mod.rs"]
 mod setting;
@@ -43,27 +46,42 @@ fn device(number: u64) -> Device {
     }
 }
 
-/// How much slower than the best (G, Q, B) within the budget the configuration of a plan is.
-fn regret(problem: &Problem, schedule: Schedule, planned: &Choice) -> f64 {
-    let question = problem.question();
-    let time = |numbers| {
-        let explained = explain(problem, planned, schedule, numbers);
-        let fits = explained.inequalities.iter().all(|one| one.holds());
-        let evaluated = explained.predicted.filter(|_| fits);
-        evaluated.map_or(u64::MAX, |evaluated| evaluated.mean_ns)
-    };
-    let config = planned.chosen.config;
-    let planned_ns = time((config.group, config.depth, config.banks));
-    let most = question.layers.iter().map(|layer| layer.records).max();
-    let mut best_ns = planned_ns;
+/// Bandwidth of a hot device, in percent of that of one that is not.
+const HOT_PERCENT: u64 = 67;
+
+/// The same device when it is hot.
+fn heated(device: Device) -> Device {
+    Device {
+        rates: device.rates.map(|rate| rate / 100 * HOT_PERCENT),
+        ..device
+    }
+}
+
+/// What a configuration of these numbers takes, if it fits. `any` is a choice of the same problem.
+fn time(
+    (problem, any): (&Problem, &Choice),
+    schedule: Schedule,
+    numbers: (usize, usize, usize),
+) -> Option<u64> {
+    let explained = explain(problem, any, schedule, numbers);
+    let fits = explained.inequalities.iter().all(|one| one.holds());
+    let evaluated = explained.predicted.filter(|_| fits);
+    evaluated.map(|evaluated| evaluated.mean_ns)
+}
+
+/// What the best (G, Q, B) within the budget takes; all are tried.
+fn best(judge: (&Problem, &Choice), schedule: Schedule) -> u64 {
+    let question = judge.0.question();
+    let mut best_ns = u64::MAX;
     for size in &question.groups {
         for depth in &question.depths {
-            for banks in *depth..=2 * most.unwrap_or(1).div_ceil(size.group) {
-                best_ns = best_ns.min(time((size.group, *depth, banks)));
-            }
+            // More banks do not fit where fewer do not.
+            let all =
+                (*depth..).map_while(|banks| time(judge, schedule, (size.group, *depth, banks)));
+            best_ns = best_ns.min(all.min().unwrap_or(u64::MAX));
         }
     }
-    planned_ns as f64 / best_ns as f64 - 1.0
+    best_ns
 }
 
 /// Regrets of plans for the prompt that they were made for and for another.
@@ -88,13 +106,57 @@ impl Regrets {
         println!();
     }
 
-    fn take(&mut self, one: &Result<(f64, f64), ()>) {
+    fn take(&mut self, one: Option<[f64; 2]>) {
         match one {
-            Ok((own, other)) => {
-                self.own.push(*own);
-                self.other.push(*other);
+            Some([own, other]) => {
+                self.own.push(own);
+                self.other.push(other);
             }
-            Err(()) => self.refused += 1,
+            None => self.refused += 1,
+        }
+    }
+}
+
+/// The regrets of one way to plan, by model, by length of prompt, and of all.
+struct Table {
+    title: &'static str,
+    /// Plans for a hot device.
+    is_hot: bool,
+    rows: Vec<(String, Regrets)>,
+}
+
+impl Table {
+    fn new(title: &'static str, is_hot: bool) -> Table {
+        let models = MODELS.iter().map(|model| model.name.to_owned());
+        let lengths = TOKENS.iter().map(|tokens| format!("{tokens} tokens"));
+        let rows = models.chain(lengths).chain(["all".to_owned()]);
+        Table {
+            title,
+            is_hot,
+            rows: rows.map(|name| (name, Regrets::default())).collect(),
+        }
+    }
+
+    /// Takes the regret of a plan for this model and length down.
+    fn take(&mut self, model: usize, length: usize, regrets: Option<[f64; 2]>) {
+        let all = MODELS.len() + TOKENS.len();
+        for row in [model, MODELS.len() + length, all] {
+            self.rows[row].1.take(regrets);
+        }
+    }
+
+    #[expect(clippy::print_stdout, reason = "an example prints what it finds")]
+    fn print(&mut self) {
+        println!(
+            "\n{:<33} {:>17} {:>19}",
+            self.title, "own prompt", "another one"
+        );
+        println!(
+            "{:<18} {:>5} {:>7} {:>9} {:>9} {:>9} {:>9}",
+            "", "cases", "refused", "median", "worst", "median", "worst"
+        );
+        for (name, regrets) in &mut self.rows {
+            regrets.print(name);
         }
     }
 }
@@ -108,46 +170,61 @@ fn main() {
     let devices = args
         .next()
         .map_or(4, |count| count.parse().expect("a number of devices"));
-    let search = match args.next().as_deref() {
-        Some("full") => Search::Full,
-        _ => Search::Nested,
+    let words: Vec<String> = args.collect();
+    let said = |word: &str| words.iter().any(|said| said == word);
+    let search = match said("full") {
+        true => Search::Full,
+        false => Search::Nested,
     };
-    println!("{name}, {devices} devices           own prompt           another one");
-    println!(
-        "{:<18} {:>5} {:>7} {:>9} {:>9} {:>9} {:>9}",
-        "", "cases", "refused", "median", "worst", "median", "worst"
-    );
-    let mut by_tokens: Vec<_> = TOKENS.map(|tokens| (tokens, Regrets::default())).into();
-    let mut all = Regrets::default();
-    for model in &MODELS {
-        let mut of_model = Regrets::default();
+    let is_hot = said("hot");
+    let mut tables = match is_hot {
+        false => vec![Table::new("", false)],
+        true => vec![
+            Table::new("cold plan", false),
+            Table::new("hot column", true),
+        ],
+    };
+    println!("{name}, {devices} devices");
+    let lengths = || TOKENS.into_iter().enumerate();
+    for (at, model) in MODELS.iter().enumerate() {
+        // Two records, and as much as a tenth of a layer or half of one.
+        let layer_bytes = model.experts as u64 * model.record_bytes;
+        let extra = [0, layer_bytes / 10, layer_bytes / 2];
         for number in 0..devices {
-            for (tokens, of_tokens) in &mut by_tokens {
-                // Two records, and as much as a tenth of a layer or half of one.
-                let layer_bytes = model.experts as u64 * model.record_bytes;
-                for extra_bytes in [0, layer_bytes / 10, layer_bytes / 2] {
-                    let of = |prompt| {
-                        let device = device(number);
-                        let mut question = question(model, &device, *tokens, (schedule, prompt));
+            for (length, tokens) in lengths() {
+                for extra_bytes in extra {
+                    let of = |prompt, is_hot: bool, search| {
+                        let device = match is_hot {
+                            true => heated(device(number)),
+                            false => device(number),
+                        };
+                        let mut question = question(model, &device, tokens, (schedule, prompt));
                         question.search = search;
                         question.budget_bytes = (1 << 30) + 2 * model.record_bytes + extra_bytes;
                         Problem::new(question).expect("a problem")
                     };
-                    let (own, other) = (of(0), of(OTHER_PROMPT));
-                    let regrets = plan(&own).map_err(|_| ()).map(|choice| {
-                        let of = |problem| regret(problem, schedule, &choice);
-                        (of(&own), of(&other))
+                    let judges = [0, OTHER_PROMPT].map(|prompt| {
+                        let problem = of(prompt, is_hot, Search::Full);
+                        let any = plan(&problem).expect("two records fit");
+                        let best_ns = best((&problem, &any), schedule);
+                        (problem, any, best_ns)
                     });
-                    for regretful in [&mut of_model, of_tokens, &mut all] {
-                        regretful.take(&regrets);
+                    for table in &mut tables {
+                        let planned = plan(&of(0, table.is_hot, search)).ok();
+                        let regrets = planned.map(|planned| {
+                            let config = planned.chosen.config;
+                            let numbers = (config.group, config.depth, config.banks);
+                            judges.each_ref().map(|(problem, any, best_ns)| {
+                                let planned_ns = time((problem, any), schedule, numbers);
+                                let planned_ns = planned_ns.expect("it fits the same budget");
+                                planned_ns as f64 / *best_ns as f64 - 1.0
+                            })
+                        });
+                        table.take(at, length, regrets);
                     }
                 }
             }
         }
-        of_model.print(model.name);
     }
-    for (tokens, regrets) in &mut by_tokens {
-        regrets.print(&format!("{tokens} tokens"));
-    }
-    all.print("all");
+    tables.iter_mut().for_each(Table::print);
 }

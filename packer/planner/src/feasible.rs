@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use estream_schemas::manifest::ALIGN;
 use estream_schemas::plan::{Schedule, StreamConfig};
 
 use crate::problem::{GroupSize, Problem};
@@ -17,9 +18,9 @@ pub enum Rule {
     Memory,
     /// What an accelerator has mapped fits.
     Mapping,
-    /// A buffer holds a record, or at least one projection of it.
+    /// A buffer holds a bank, or at least one projection of its records.
     Buffer,
-    /// The arena consists of so many buffers.
+    /// The arena consists of so many buffers: one or three a bank, or one in all where their size has no limit.
     Buffers,
 }
 
@@ -64,7 +65,7 @@ impl fmt::Display for Inequality {
             Rule::Banks => "B ≤ ⌈records / G⌉",
             Rule::Memory => "B·G·W_e + M_other(G) ≤ M_max",
             Rule::Mapping => "B·G·W_e + mapped ≤ mapping limit",
-            Rule::Buffer => "record or projection ≤ buffer",
+            Rule::Buffer => "a bank, or a projection of it, ≤ buffer",
             Rule::Buffers => "buffers of the arena ≤ buffers",
         };
         let (sign, verdict) = match self.holds() {
@@ -80,6 +81,11 @@ impl fmt::Display for Inequality {
             "G = {group}, B = {banks}: {name} {verdict}: {sum} {sign} {right}"
         )
     }
+}
+
+/// A buffer of `group` records or projections, with what it takes to align them.
+fn buffer_bytes(group: usize, each_bytes: u64) -> u128 {
+    group as u128 * u128::from(each_bytes) + u128::from(ALIGN)
 }
 
 impl Problem {
@@ -121,29 +127,38 @@ impl Problem {
                 let used = self.arena_bytes(config) + u128::from(size.mapped_bytes);
                 Some((used, limit))
             }
+            // What is resident is in no arena.
+            Rule::Buffer | Rule::Buffers if resident => None,
             Rule::Buffer => {
                 let limit = wide(question.storage.buffer_bytes)?;
-                let (slot, region) = (self.slot_bytes, question.region_bytes);
-                Some((u128::from(slot.min(region)), limit))
+                Some((buffer_bytes(config.group, self.smallest_bytes()), limit))
             }
-            Rule::Buffers => Some((self.buffers(config)?, wide(question.limits.buffers)?)),
+            Rule::Buffers => Some((self.buffers(config), wide(question.limits.buffers)?)),
         }
     }
 
-    /// The fewest buffers that hold the arena: as many whole slots in each as fit, and where none fits,
-    /// buffers of one projection each. None if there is no limit on a buffer's size or nothing fits.
-    fn buffers(&self, config: &StreamConfig) -> Option<u128> {
-        let limit = self.question().storage.buffer_bytes?;
-        let slots = match config.schedule {
-            Schedule::Resident => self.expert_records,
-            _ => config.slots() as u128,
+    /// What a buffer holds at least of each record of a bank: a projection.
+    fn smallest_bytes(&self) -> u64 {
+        self.record_bytes().min(self.question().region_bytes)
+    }
+
+    /// The buffers that the runtime makes an arena of (`runtime-min/src/stream/buffers.rs`).
+    fn buffers(&self, config: &StreamConfig) -> u128 {
+        let Some(limit) = self.question().storage.buffer_bytes else {
+            return 1;
         };
-        let each = |bytes: u64| match limit / bytes.max(1) {
-            0 => None,
-            per => Some(slots.div_ceil(u128::from(per))),
+        let bank_bytes = buffer_bytes(config.group, self.record_bytes());
+        let each = if bank_bytes <= u128::from(limit) {
+            1
+        } else {
+            3
         };
-        let projections = || Some(3 * each(self.question().region_bytes)?);
-        each(self.slot_bytes).or_else(projections)
+        each * config.banks as u128
+    }
+
+    /// Bytes between slots, as the runtime has them.
+    fn record_bytes(&self) -> u64 {
+        self.question().service.record_bytes
     }
 
     /// Every inequality of a configuration, if its G is a candidate.
@@ -159,6 +174,7 @@ impl Problem {
             let sum = match rule {
                 Rule::Memory => format!("{arena} + {} = {left}", size.other_bytes),
                 Rule::Mapping => format!("{arena} + {} = {left}", size.mapped_bytes),
+                Rule::Buffer => format!("{group}·{} + {ALIGN} = {left}", self.smallest_bytes()),
                 _ => left.to_string(),
             };
             Some(Inequality {

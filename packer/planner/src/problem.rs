@@ -26,6 +26,9 @@ pub struct Question {
     pub layers: Vec<LayerSize>,
     /// Bytes of the largest projection of a record, which is what a buffer holds at least.
     pub region_bytes: u64,
+    /// Records of each layer that are never read, spread as [`is_pinned`](estream_schemas::plan::is_pinned) does;
+    /// their bytes are part of M_other.
+    pub pinned: usize,
     /// G that are supported (𝒢), and what each needs.
     pub groups: Vec<GroupSize>,
     /// Q that are supported (𝒬).
@@ -98,7 +101,6 @@ pub struct Problem {
     pub(crate) most_records: usize,
     /// Bytes of all records.
     pub(crate) expert_bytes: u128,
-    pub(crate) expert_records: u128,
     /// Tokens of the longest pass, which decide how many records are read early.
     pub(crate) tokens: usize,
 }
@@ -143,7 +145,6 @@ impl Problem {
             slot_bytes,
             most_records: layers.iter().map(|layer| layer.records).max().unwrap_or(0),
             expert_bytes: layers.iter().map(of).sum(),
-            expert_records: layers.iter().map(|layer| layer.records as u128).sum(),
             tokens: usize::try_from(tokens.unwrap_or(0)).unwrap_or(usize::MAX),
             question,
         })
@@ -215,6 +216,12 @@ fn shape(question: &Question) -> Vec<String> {
     }
     must(layers.len() as u64 <= MAX_LAYERS, &|| {
         format!("{} layers are more than {MAX_LAYERS}", layers.len())
+    });
+    let mut schedules = question.schedules.iter();
+    let by_slice = schedules.find(|schedule| !schedule.is_by_record());
+    must(question.pinned == 0 || by_slice.is_none(), &|| {
+        let name = by_slice.map_or("", |schedule| schedule.name());
+        format!("records are pinned, which {name} cannot leave out; compact and ahead can")
     });
     for (at, layer) in layers.iter().enumerate() {
         let records = 1..=MAX_EXPERTS * MAX_SHARDS;

@@ -4,7 +4,7 @@
 //! else takes time. At one moment reads land first, then the executor goes on, then reads are issued. Which
 //! slot a record has does not matter, but for schedules that use banks in turn.
 
-use estream_schemas::plan::{Schedule, StreamConfig};
+use estream_schemas::plan::{Schedule, StreamConfig, is_pinned};
 
 use crate::evaluate::{Outcome, Prediction, Tally};
 use crate::forecast::{Span, What};
@@ -17,6 +17,8 @@ enum Whereabouts {
     Unread,
     Coming,
     Here,
+    /// In memory of its own, where it stays.
+    Pinned,
     Gone,
 }
 
@@ -128,7 +130,7 @@ pub(crate) fn simulate(
         tally: Tally::default(),
         spans,
     };
-    simulation.ahead.open(0, request);
+    simulation.ahead.open(0, request, problem.question().pinned);
     simulation.start(0);
     simulation.go();
     let (last, head_ns) = (simulation.front.step, request.head_ns);
@@ -151,12 +153,17 @@ pub(crate) fn simulate(
 }
 
 impl Front {
-    /// Begins with a step, of which nothing is read.
-    fn open(&mut self, step: usize, request: &Request) {
+    /// Begins with a step, of which nothing is read but `pinned` records are there.
+    fn open(&mut self, step: usize, request: &Request, pinned: usize) {
         self.step = step;
         self.records.clear();
         let records = request.steps.get(step).map_or(0, Step::records);
         self.records.resize(records, Whereabouts::Unread);
+        if pinned > 0 {
+            for record in (0..records).filter(|record| is_pinned(*record, records, pinned)) {
+                self.records[record] = Whereabouts::Pinned;
+            }
+        }
         self.banks.clear();
         self.is_known = false;
         self.cursor = 0;
@@ -171,6 +178,18 @@ impl Front {
             record += 1;
         }
         record
+    }
+
+    /// Whether a record is needed, or may be, and has to be read for that.
+    fn may_be_read(&self, step: &Step, record: usize) -> bool {
+        let needed = !self.is_known || step.is_routed(record);
+        needed && self.records[record] != Whereabouts::Pinned
+    }
+
+    /// How many records before `end` are not pinned.
+    fn unpinned(&self, end: usize) -> usize {
+        let records = self.records[..end].iter();
+        records.filter(|at| **at != Whereabouts::Pinned).count()
     }
 }
 
@@ -211,7 +230,8 @@ impl Simulation<'_> {
             return;
         }
         std::mem::swap(&mut self.front, &mut self.ahead);
-        self.ahead.open(step + 1, self.request);
+        let pinned = self.problem.question().pinned;
+        self.ahead.open(step + 1, self.request, pinned);
         let end = self.now + self.request.other_ns;
         self.span(What::Other, step, (0, 0), end);
         self.doing = Doing::Other { end };
@@ -324,7 +344,8 @@ impl Simulation<'_> {
         let (mut count, mut last) = (0, first);
         let mut record = first;
         while count < group && record < end {
-            let here = resident || self.front.records[record] == Whereabouts::Here;
+            let at = self.front.records[record];
+            let here = resident || matches!(at, Whereabouts::Here | Whereabouts::Pinned);
             if !here && self.by_slot() {
                 break;
             }
@@ -345,7 +366,13 @@ impl Simulation<'_> {
             true => 0,
             false => self.front.banks[first / group],
         };
-        self.front.records[first..=last].fill(Whereabouts::Gone);
+        let mut slots = 0;
+        for at in &mut self.front.records[first..=last] {
+            slots += usize::from(*at == Whereabouts::Here);
+            if *at != Whereabouts::Pinned {
+                *at = Whereabouts::Gone;
+            }
+        }
         self.front.run = last + 1;
         self.submissions += 1;
         let end = self.now + run_ns;
@@ -353,7 +380,7 @@ impl Simulation<'_> {
         self.doing = Doing::Group {
             end,
             bank,
-            records: if resident { 0 } else { count },
+            records: slots,
         };
         true
     }
@@ -365,10 +392,9 @@ impl Simulation<'_> {
             Schedule::OnDemand | Schedule::Prefetch | Schedule::Early => self.next_slice(),
             Schedule::Compact => self.next_run(false),
             Schedule::Ahead => {
-                let records = self.front.records.len();
                 self.next_run(false)
                     || self.front.is_known
-                        && self.step().routed(self.front.cursor, records) == 0
+                        && self.front.cursor == self.front.records.len()
                         && self.next_run(true)
             }
         }
@@ -415,16 +441,19 @@ impl Simulation<'_> {
         let Some(step) = self.request.steps.get(front.step) else {
             return false;
         };
-        let first = front.needed(step, front.cursor);
         let records = front.records.len();
-        let limit = match front.is_known {
+        let mut rest = front.cursor..records;
+        let first = rest.find(|record| front.may_be_read(step, *record));
+        let first = first.unwrap_or(records);
+        let early = self.config.early_records;
+        let most = match front.is_known {
             true => records,
-            false => records.min(self.config.early_records),
+            false => early.saturating_sub(front.unpinned(first)),
         };
         // How many are read early depends on B.
-        self.outcome.held |= limit < records;
-        let wanted = (first..limit).take(self.config.group);
-        let wanted = wanted.take_while(|record| !front.is_known || step.is_routed(*record));
+        self.outcome.held |= !front.is_known && early < records;
+        let wanted = (first..records).take(self.config.group.min(most));
+        let wanted = wanted.take_while(|record| front.may_be_read(step, *record));
         let wanted = wanted.count();
         let count = wanted.min(self.bank_slots - self.used[0]);
         self.outcome.held |= count < wanted;

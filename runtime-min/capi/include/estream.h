@@ -168,6 +168,9 @@ typedef struct estream_request {
   uint32_t positions;
   // Not 0 to keep the rows that the head reads too.
   uint32_t hidden;
+  // Not 0 if the device is hot: experts are streamed as the plan says for that, where it says so; else
+  // this changes nothing. Results do not depend on it.
+  size_t hot;
 } estream_request;
 
 #ifdef __cplusplus
@@ -224,9 +227,10 @@ estream_status estream_open(const char *path,
 estream_status estream_model_info(estream_runtime handle, struct estream_info *info);
 
 // Copies a JSON object to `buffer` that says how a prompt of `tokens` tokens would be run: `why`,
-// `stream` (null if all experts stay in memory), `chunk`, `arena_bytes`. If `plan` is NULL it is
-// about the runtime as it was opened, and has `memory_bytes`; else about the plan of the bundle
-// with that name, which is read and checked, and not used. Copies as `estream_last_error` does.
+// `stream` (null if all experts stay in memory), `hot` (the same on a hot device; null if nothing is
+// said of one), `chunk`, `arena_bytes`. If `plan` is NULL it is about the runtime as it was opened,
+// and has `memory_bytes`; else about the plan of the bundle with that name, which is read and checked,
+// and not used. Copies as `estream_last_error` does.
 //
 // Memory: the copy is the caller's; `plan` is used during the call alone. Threads: any; waits
 // while another call uses the handle.

@@ -1,6 +1,7 @@
 //! Types and constants that C sees.
 
 use std::ffi::{c_char, c_void};
+use std::mem::offset_of;
 
 use estream_schemas::exit::Exit;
 
@@ -131,7 +132,13 @@ pub struct Request {
     pub positions: u32,
     /// Not 0 to keep the rows that the head reads too.
     pub hidden: u32,
+    /// Not 0 if the device is hot: experts are streamed as the plan says for that, where it says so; else
+    /// this changes nothing. Results do not depend on it.
+    pub hot: usize,
 }
+
+// Members fill it, so that one to come is not where this version has padding.
+const _: () = assert!(size_of::<Request>() == offset_of!(Request, hot) + size_of::<usize>());
 
 /// Numbers of an open model.
 #[repr(C)]

@@ -183,9 +183,10 @@ pub unsafe extern "C" fn estream_model_info(handle: Handle, info: *mut Info) -> 
 }
 
 /// Copies a JSON object to `buffer` that says how a prompt of `tokens` tokens would be run: `why`,
-/// `stream` (null if all experts stay in memory), `chunk`, `arena_bytes`. If `plan` is NULL it is
-/// about the runtime as it was opened, and has `memory_bytes`; else about the plan of the bundle
-/// with that name, which is read and checked, and not used. Copies as `estream_last_error` does.
+/// `stream` (null if all experts stay in memory), `hot` (the same on a hot device; null if nothing is
+/// said of one), `chunk`, `arena_bytes`. If `plan` is NULL it is about the runtime as it was opened,
+/// and has `memory_bytes`; else about the plan of the bundle with that name, which is read and checked,
+/// and not used. Copies as `estream_last_error` does.
 ///
 /// Memory: the copy is the caller's; `plan` is used during the call alone. Threads: any; waits
 /// while another call uses the handle.
@@ -256,6 +257,7 @@ pub unsafe extern "C" fn estream_prefill(
             positions,
             hidden: request.hidden != 0,
             chunk: NonZeroUsize::new(request.chunk),
+            hot: request.hot != 0,
         };
         runtime.prefill(ids, wanted)
     })

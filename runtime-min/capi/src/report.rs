@@ -3,7 +3,7 @@
 use estream_runtime::reader::BundleReader;
 use estream_runtime::stats::Stats;
 use estream_runtime::{Chosen, Outcome};
-use estream_schemas::plan::StreamConfig;
+use estream_schemas::plan::{PlanRow, StreamConfig};
 use serde::Serialize;
 
 use crate::abi::ESTREAM_INTERNAL;
@@ -17,9 +17,11 @@ struct PlanReport {
     why: String,
     /// How experts are streamed; none if all of them stay in memory.
     stream: Option<StreamConfig>,
+    /// The same on a hot device; none if nothing is said of one.
+    hot: Option<StreamConfig>,
     /// Tokens that go through the model together, if not all.
     chunk: Option<u64>,
-    /// Memory that experts pass through.
+    /// Memory that experts pass through, hot or not.
     arena_bytes: u64,
     /// The most memory of the request, results excepted.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,13 +36,15 @@ pub(crate) fn plan(
     memory_bytes: Option<u64>,
 ) -> Result<String, Failure> {
     let row = chosen.streaming.as_ref().map(|all| all.row(tokens));
-    let slots = row.map_or(0, |row| row.stream.slots()) as u64;
+    let configs = row.into_iter().flat_map(PlanRow::configs);
+    let slots = configs.map(StreamConfig::slots).max().unwrap_or(0) as u64;
     let experts = &reader.bundle().manifest().experts;
     json(&PlanReport {
         bundle: reader.identity().to_string(),
         tokens,
         why: chosen.why.clone(),
         stream: row.map(|row| row.stream),
+        hot: row.and_then(|row| row.hot),
         chunk: row.and_then(|row| row.chunk),
         arena_bytes: slots.saturating_mul(experts.slot_bytes),
         memory_bytes,

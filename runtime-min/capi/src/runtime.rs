@@ -169,6 +169,7 @@ pub(crate) struct Wanted {
     pub(crate) positions: Positions,
     pub(crate) hidden: bool,
     pub(crate) chunk: Option<NonZeroUsize>,
+    pub(crate) hot: bool,
 }
 
 /// An open model, and the results of its last request.
@@ -293,6 +294,7 @@ impl Session {
             hidden: wanted.hidden,
             chunk,
             kept_bytes: result_bytes,
+            hot: wanted.hot,
         };
         let outcome = self.model.prefill(ids, &request, &mut rows);
         let outcome = outcome.map_err(|error| match error {
@@ -308,9 +310,10 @@ impl Session {
         self.say(
             ESTREAM_LOG_INFO,
             &format!(
-                "prefill of {tokens} tokens took {} ms, {} records run",
+                "prefill of {tokens} tokens took {} ms, {} records run ({})",
                 outcome.elapsed.as_millis(),
-                outcome.records_run
+                outcome.records_run,
+                outcome.column.why(&self.chosen.why)
             ),
         );
         let stats = Stats::new(&self.model, &outcome, self.load, &self.chosen.why);

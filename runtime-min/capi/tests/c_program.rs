@@ -193,31 +193,57 @@ fn stats_have_the_numbers_of_estream_run() {
     }
 }
 
+fn stream(schedule: &str, group: usize) -> Value {
+    json!({ "schedule": schedule, "group": group, "depth": 1, "banks": 2, "early_records": 1 })
+}
+
+/// Puts a plan into the bundle, for it or for another one.
+#[track_caller]
+fn add_plan(desk: &Desk, name: &str, bundle: &str, rows: &Value) {
+    let rate = json!({ "read_bytes": 1, "outstanding": 1, "bytes_per_second": 1 });
+    let plan = json!({
+        "format": "estream-plan",
+        "version": 1,
+        "bundle": bundle,
+        "profile": { "name": "x", "storage": { "latency_ns": 0, "rates": [rate] } },
+        "rows": rows,
+    });
+    let plans = desk.at("b.estream/plans");
+    fs::create_dir_all(&plans).unwrap();
+    fs::write(plans.join(format!("{name}.json")), plan.to_string()).unwrap();
+}
+
+#[track_caller]
+fn identity(desk: &Desk) -> String {
+    let reader = BundleReader::open(&desk.at("b.estream")).unwrap();
+    reader.identity().to_string()
+}
+
 #[test]
 fn plans_are_checked_and_told() {
     let desk = Desk::new();
-    let bundle = desk.at("b.estream");
-    let identity = BundleReader::open(&bundle).unwrap().identity();
-    let stream = |schedule: &str, group: usize| json!({ "schedule": schedule, "group": group, "depth": 1, "banks": 2, "early_records": 1 });
-    let rate = json!({ "read_bytes": 1, "outstanding": 1, "bytes_per_second": 1 });
-    let plan = |bundle: &str| {
-        json!({
-            "format": "estream-plan",
-            "version": 1,
-            "bundle": bundle,
-            "profile": { "name": "x", "storage": { "latency_ns": 0, "rates": [rate] } },
-            "rows": [
-                { "max_tokens": 16, "stream": stream("on-demand", 1) },
-                { "max_tokens": 512, "stream": stream("compact", 2), "chunk": 5 },
-            ],
-        })
-    };
-    fs::create_dir_all(bundle.join("plans")).unwrap();
-    let good = plan(&identity.to_string()).to_string();
-    fs::write(bundle.join("plans/good.json"), good).unwrap();
-    let stranger = plan(&"0".repeat(64)).to_string();
-    fs::write(bundle.join("plans/stranger.json"), stranger).unwrap();
+    let rows = json!([
+        { "max_tokens": 16, "stream": stream("on-demand", 1) },
+        { "max_tokens": 512, "stream": stream("compact", 2), "chunk": 5 },
+    ]);
+    add_plan(&desk, "good", &identity(&desk), &rows);
+    add_plan(&desk, "stranger", &"0".repeat(64), &rows);
     desk.run("plans_are_checked_and_told");
+}
+
+#[test]
+fn hot_requests_follow_the_hot_column() {
+    let desk = Desk::new();
+    let row =
+        |hot: Value| json!([{ "max_tokens": 512, "stream": stream("compact", 1), "hot": hot }]);
+    add_plan(&desk, "heated", &identity(&desk), &row(stream("early", 4)));
+    add_plan(
+        &desk,
+        "impossible",
+        &identity(&desk),
+        &row(stream("early", 0)),
+    );
+    desk.run("hot_requests_follow_the_hot_column");
 }
 
 #[test]

@@ -1,14 +1,11 @@
 //! The memory that experts live in: allocated once, cut into slots, never grown.
-//!
-//! It is one buffer, unless a device limits how large one may be. Then each bank of G slots is a buffer,
-//! if that fits, or else three: its gates, its ups and its downs.
 
 use std::iter::Take;
 use std::slice::ChunksExactMut;
 
-use estream_schemas::limits::MAX_SHARDS;
-use estream_schemas::manifest::{ALIGN, ExpertLayer, Experts};
+use estream_schemas::manifest::{ALIGN, ExpertLayer};
 
+use super::buffers::{Buffers, NoBuffer, spans};
 use crate::error::{RunError, index};
 
 const WHAT: &str = "the arena";
@@ -37,12 +34,6 @@ impl Spans {
         self.0
             .map(|span| rest.split_off(..span).unwrap_or_default())
     }
-}
-
-/// A checked bundle's regions follow one another, so that each ends where the next one begins.
-fn spans(layer: &ExpertLayer) -> [u64; 3] {
-    let (up, down) = (layer.up.offset, layer.down.offset);
-    [up, down - up, layer.record_bytes - down]
 }
 
 /// The memory of one record.
@@ -89,109 +80,14 @@ impl Slot<'_> {
     }
 }
 
-/// Which buffers an arena is made of.
-#[derive(Debug, Default)]
-pub(crate) struct Buffers {
-    slots: usize,
-    /// Slots that share a buffer, or three.
-    together: usize,
-    /// Bytes of a slot in each of those.
-    strides: Vec<u64>,
-}
-
-impl Buffers {
-    /// For `slots` records of a bundle, `group` a bank, where a buffer may have `limit` bytes.
-    ///
-    /// # Errors
-    /// If not even a projection of a bank fits into a buffer.
-    pub(crate) fn new(
-        experts: &Experts,
-        slots: usize,
-        group: usize,
-        limit: Option<u64>,
-    ) -> Result<Buffers, RunError> {
-        let with = |together, strides| Buffers {
-            slots,
-            together,
-            strides,
-        };
-        let Some(limit) = limit else {
-            return Ok(with(slots, vec![experts.slot_bytes]));
-        };
-        let layers = experts.layers.iter();
-        let widest = layers.fold([0; 3], |most: [u64; 3], layer| {
-            let spans = spans(layer);
-            [0, 1, 2].map(|region| most[region].max(spans[region]))
-        });
-        let banks = [vec![experts.slot_bytes], widest.to_vec()].map(|strides| with(group, strides));
-        let fits = |bank: &Buffers| {
-            let mut sizes = bank
-                .strides
-                .iter()
-                .map(|stride| buffer_bytes(group, *stride));
-            sizes.all(|bytes| bytes <= limit)
-        };
-        banks.into_iter().find(fits).ok_or_else(|| {
-            let region_bytes = widest.into_iter().max().unwrap_or(0);
-            RunError::Buffer {
-                group,
-                region_bytes,
-                needed: buffer_bytes(group, region_bytes),
-                limit,
-                hint: smaller(experts, region_bytes, limit),
-            }
-        })
-    }
-
-    /// Bytes of each.
-    pub(crate) fn sizes(&self) -> impl Iterator<Item = u64> {
-        let together = self.together.max(1);
-        let firsts = (0..self.slots).step_by(together);
-        firsts.flat_map(move |first| {
-            let slots = together.min(self.slots - first);
-            self.strides
-                .iter()
-                .map(move |stride| buffer_bytes(slots, *stride))
-        })
-    }
-
-    /// Bytes of all.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.sizes().fold(0, u64::saturating_add)
-    }
-}
-
-/// Bytes of a buffer for `slots` records or regions, with what it takes to align them.
-fn buffer_bytes(slots: usize, stride: u64) -> u64 {
-    stride.saturating_mul(slots as u64).saturating_add(ALIGN)
-}
-
-/// The smallest change with which regions of `region_bytes` fit into buffers of `limit`.
-fn smaller(experts: &Experts, region_bytes: u64, limit: u64) -> String {
-    let room = limit.saturating_sub(ALIGN);
-    match room.checked_div(region_bytes) {
-        Some(group @ 1..) => format!("use groups of {group} (-G {group})"),
-        _ => {
-            let layer = experts
-                .layers
-                .iter()
-                .find(|layer| spans(layer).contains(&region_bytes));
-            let fits = |shards: &u64| {
-                let layer = layer.filter(|layer| {
-                    let tiles = layer.gate.rows * layer.shards / 32;
-                    tiles.is_multiple_of(*shards)
-                });
-                layer.is_some_and(|layer| {
-                    let bytes = (region_bytes * layer.shards).div_ceil(*shards);
-                    bytes.next_multiple_of(ALIGN) <= room
-                })
-            };
-            match (2..=MAX_SHARDS).find(fits) {
-                Some(shards) => {
-                    format!("use -G 1, and compile the bundle with --shards {shards}")
-                }
-                None => "no number of shards would do".to_owned(),
-            }
+impl From<NoBuffer> for RunError {
+    fn from(no: NoBuffer) -> RunError {
+        RunError::Buffer {
+            group: no.group,
+            region_bytes: no.region_bytes,
+            needed: no.needed,
+            limit: no.limit,
+            hint: no.hint,
         }
     }
 }
@@ -207,7 +103,7 @@ pub(crate) struct Arena {
 impl Arena {
     /// The slots of `buffers`. The system gives the memory when it is first written to.
     pub(crate) fn new(buffers: &Buffers) -> Result<Arena, RunError> {
-        let strides = buffers.strides.iter().map(|stride| index(WHAT, *stride));
+        let strides = buffers.strides().iter().map(|stride| index(WHAT, *stride));
         Ok(Arena {
             strides: strides.collect::<Result<_, _>>()?,
             buffers: buffers.sizes().map(allocate).collect::<Result<_, _>>()?,
@@ -270,7 +166,7 @@ fn aligned(buffer: &mut [u8], stride: usize) -> Take<ChunksExactMut<'_, u8>> {
 mod tests {
     use estream_schemas::dtype::DType;
     use estream_schemas::layout::Layout;
-    use estream_schemas::manifest::Region;
+    use estream_schemas::manifest::{Experts, Region};
 
     use super::*;
 
@@ -328,7 +224,7 @@ mod tests {
             assert_eq!(apart.bytes(), 54 * ALIGN);
         }
         let error = Buffers::new(&experts, 5, 2, Some(9 * ALIGN - 1)).unwrap_err();
-        let text = error.to_string();
+        let text = RunError::from(error).to_string();
         assert!(text.contains("2 · 65536 + 16384 = 147456 bytes"), "{text}");
         assert!(text.contains("more than the 147455"), "{text}");
         assert!(text.contains("-G 1)"), "{text}");
@@ -338,9 +234,8 @@ mod tests {
     fn what_no_group_fits_into_needs_shards_if_they_would_do() {
         let experts = experts(&[[8, 8, 8]]);
         let says = |limit: u64| {
-            Buffers::new(&experts, 4, 2, Some(limit))
-                .unwrap_err()
-                .to_string()
+            let error = Buffers::new(&experts, 4, 2, Some(limit)).unwrap_err();
+            RunError::from(error).to_string()
         };
         // Of 256 rows: shards divide 8, and are whole pages.
         assert!(says(5 * ALIGN).contains("-G 1, and compile the bundle with --shards 2"));

@@ -42,9 +42,10 @@ impl FromStr for Pin {
 }
 
 impl Pin {
-    /// Errors unless every row's schedule can leave records out.
+    /// Errors unless every row's schedules can leave records out.
     pub(crate) fn check(self, rows: &[PlanRow]) -> Result<(), RunError> {
-        let mut schedules = rows.iter().map(|row| row.stream.schedule);
+        let configs = rows.iter().flat_map(PlanRow::configs);
+        let mut schedules = configs.map(|config| config.schedule);
         match schedules.find(|schedule| !schedule.is_by_record()) {
             Some(schedule) if self != Pin::default() => Err(RunError::Pins {
                 schedule: schedule.name(),
@@ -103,9 +104,9 @@ impl Choice {
         };
         let pin = self.pin.unwrap_or(pin);
         pin.check(&rows)?;
-        if rows.iter().all(is_resident) {
-            let bad = rows.iter().find_map(|row| row.stream.check().err());
-            return match bad {
+        let configs = || rows.iter().flat_map(PlanRow::configs);
+        if configs().all(is_resident) {
+            return match configs().find_map(|config| config.check().err()) {
                 Some(bad) => Err(RunError::Stream(bad)),
                 None => Ok(Chosen {
                     streaming: None,
@@ -140,6 +141,7 @@ impl Choice {
                 banks,
                 tokens,
             ),
+            hot: None,
             chunk: None,
         };
         let stated = self.schedule.is_some()

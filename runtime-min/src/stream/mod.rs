@@ -2,10 +2,11 @@
 //!
 //! [`residency`] says what is in a slot, [`sequence`] what is read and run next; both are
 //! plain state. [`pipeline`] puts threads around them, [`storage`] reads, [`arena`] is the
-//! memory, [`timeline`] is what happened when, and [`tally`] what that says of records. [`rates`] measures
+//! memory, [`buffers`] what it is made of, [`timeline`] is what happened when, and [`tally`] what that says of records. [`rates`] measures
 //! storage alone.
 
 mod arena;
+mod buffers;
 mod choice;
 #[cfg(test)]
 mod exhaustive;
@@ -31,7 +32,8 @@ use estream_schemas::manifest::Experts;
 use estream_schemas::plan::{PlanRow, Schedule, StreamConfig};
 use estream_schemas::profile::Storage as StorageProfile;
 
-use self::arena::{Arena, Buffers};
+use self::arena::Arena;
+use self::buffers::{Buffers, NoBuffer};
 use self::pipeline::{Check, Pipeline};
 use self::sequence::Sequence;
 use self::storage::{Files, Parts, Storage, System, Throttled};
@@ -70,12 +72,13 @@ impl Streaming {
     /// As the rows of a plan say.
     ///
     /// # Errors
-    /// If there is no row, one cannot be, or one would have all experts in memory.
+    /// If there is no row, one cannot be, or one would have all experts in memory, be it on a hot device.
     pub fn new(rows: Vec<PlanRow>) -> Result<Streaming, RunError> {
-        let bad = rows.iter().find_map(|row| row.stream.check().err());
+        let configs = || rows.iter().flat_map(PlanRow::configs);
+        let bad = configs().find_map(|config| config.check().err());
         match bad {
             Some(why) => Err(RunError::Stream(why)),
-            None if rows.iter().any(is_resident) => Err(RunError::PartlyResident),
+            None if configs().any(is_resident) => Err(RunError::PartlyResident),
             None if rows.is_empty() => Err(RunError::Internal("a plan without rows")),
             None => Ok(Streaming {
                 rows,
@@ -87,7 +90,8 @@ impl Streaming {
         }
     }
 
-    /// The same, as slow as the storage of a profile and with buffers no larger than it has.
+    /// The same, as slow as the storage of a profile and with buffers no larger than it has. A request of a
+    /// hot device has the profile's rates of one, if it has such.
     #[must_use]
     pub fn throttled(self, profile: StorageProfile) -> Streaming {
         let limited = self.limited(profile.buffer_bytes);
@@ -123,7 +127,7 @@ impl Streaming {
     }
 
     /// Which records are to stay in memory.
-    pub(crate) fn pin(&self) -> Pin {
+    pub fn pin(&self) -> Pin {
         self.pin
     }
 
@@ -141,8 +145,8 @@ impl Streaming {
         NonZeroUsize::new(usize::try_from(chunk).unwrap_or(usize::MAX))
     }
 
-    /// What the arena is made of; a bank is as large as that of any row.
-    pub(crate) fn buffers(&self, experts: &Experts) -> Result<Buffers, RunError> {
+    /// What the arena is made of; a bank is as large as that of any row, hot or not.
+    pub(crate) fn buffers(&self, experts: &Experts) -> Result<Buffers, NoBuffer> {
         let group = self.most(|config| config.group);
         Buffers::new(
             experts,
@@ -158,23 +162,21 @@ impl Streaming {
     }
 
     fn most(&self, of: impl Fn(&StreamConfig) -> usize) -> usize {
-        self.rows
-            .iter()
-            .map(|row| of(&row.stream))
-            .max()
-            .unwrap_or(0)
+        let configs = self.rows.iter().flat_map(PlanRow::configs);
+        configs.map(of).max().unwrap_or(0)
     }
 }
 
-/// Whether a row keeps all experts in memory.
-pub(crate) fn is_resident(row: &PlanRow) -> bool {
-    row.stream.schedule == Schedule::Resident
+/// Whether it keeps all experts in memory.
+pub(crate) fn is_resident(config: &StreamConfig) -> bool {
+    config.schedule == Schedule::Resident
 }
 
 /// What a request brings to those who stream for it.
 pub(crate) struct Service<'a> {
     pub(crate) tokens: usize,
     pub(crate) chunks: usize,
+    pub(crate) is_hot: bool,
     pub(crate) cancel: &'a Cancel,
     pub(crate) recorder: &'a Recorder,
 }
@@ -242,7 +244,8 @@ impl Streamed {
         service: &Service<'_>,
         work: impl FnOnce(&mut dyn ExpertSource) -> Result<R, RunError>,
     ) -> Result<R, RunError> {
-        let config = self.streaming.row(service.tokens).stream;
+        let row = self.streaming.row(service.tokens);
+        let config = row.config(service.is_hot);
         self.parts.begin();
         let files = Files {
             reader: &self.reader,
@@ -250,6 +253,9 @@ impl Streamed {
             disk: &*self.streaming.disk,
         };
         let throttle = self.streaming.throttle.as_ref();
+        let hot = throttle.filter(|_| service.is_hot);
+        let hot = hot.and_then(StorageProfile::when_hot);
+        let throttle = hot.as_ref().or(throttle);
         let throttled = throttle.map(|profile| Throttled::new(&files, profile));
         let storage: &dyn Storage = match &throttled {
             Some(throttled) => throttled,

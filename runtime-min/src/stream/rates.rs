@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use estream_schemas::manifest::{ExpertLayer, Experts};
 use estream_schemas::profile::{Rate, Storage as StorageProfile};
 
-use super::arena::{Arena, Buffers, Slot, Spans};
+use super::arena::{Arena, Slot, Spans};
+use super::buffers::Buffers;
 use super::storage::{BLOCK_BYTES, Files, Parts, Storage, System, Throttled};
 use super::{IoMode, STACK_BYTES};
 use crate::error::RunError;

@@ -4,6 +4,7 @@
 mod dense;
 mod disk;
 mod faults;
+mod hot;
 mod matches_reference;
 mod measures;
 mod pins;

@@ -106,7 +106,7 @@ fn a_prompt_in_chunks_has_the_bits_of_one_in_one_piece() {
             positions: Positions::All,
             hidden: true,
             chunk: NonZeroUsize::new(chunk),
-            kept_bytes: 0,
+            ..Request::default()
         };
         let outcome = model.prefill(&ids, &request, &mut rows).unwrap();
         assert_eq!(outcome.chunks, 64usize.div_ceil(chunk));

@@ -27,6 +27,7 @@ fn streaming((group, depth, banks): (usize, usize, usize)) -> Streaming {
     let row = PlanRow {
         max_tokens: 1,
         stream: StreamConfig::new(Schedule::Ahead, group, depth, banks, 1000),
+        hot: None,
         chunk: None,
     };
     Streaming::new(vec![row]).unwrap()
@@ -53,6 +54,7 @@ fn watched(model: &mut Model, observer: &mut dyn Observer) -> Result<Vec<u32>, R
         hidden: true,
         chunk: None,
         kept_bytes: 0,
+        hot: false,
     };
     model.prefill_observed(&IDS, &request, &mut rows, observer)?;
     Ok(rows.bits())

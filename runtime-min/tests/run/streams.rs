@@ -28,6 +28,7 @@ pub(crate) fn streaming(stream: StreamConfig) -> Streaming {
     let row = PlanRow {
         max_tokens: 1,
         stream,
+        hot: None,
         chunk: None,
     };
     Streaming::new(vec![row]).unwrap()
@@ -63,6 +64,7 @@ pub(crate) fn run(
         hidden: true,
         chunk: NonZeroUsize::new(chunk),
         kept_bytes: 0,
+        hot: false,
     };
     let outcome = model.prefill(ids, &request, &mut rows)?;
     Ok((rows, outcome))
@@ -268,6 +270,7 @@ fn the_most_rows_of_a_pass_are_those_of_the_plan_unless_asked_otherwise() {
     let row = |max_tokens, chunk| PlanRow {
         max_tokens,
         stream,
+        hot: None,
         chunk,
     };
     let options = LoadOptions {
@@ -295,6 +298,7 @@ fn a_plan_that_streams_some_prompts_only_is_refused() {
     let row = |max_tokens, schedule| PlanRow {
         max_tokens,
         stream: config(schedule, (2, 2, 2)),
+        hot: None,
         chunk: None,
     };
     let rows = vec![row(20, Schedule::Ahead), row(40, Schedule::Resident)];
@@ -309,6 +313,7 @@ fn rows_of_a_plan_may_need_more_or_fewer_slots() {
     let row = |max_tokens, schedule, numbers| PlanRow {
         max_tokens,
         stream: config(schedule, numbers),
+        hot: None,
         chunk: None,
     };
     for schedule in STREAMING {

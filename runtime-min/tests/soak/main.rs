@@ -142,6 +142,18 @@ fn may_end(error: &RunError, fault: Fault, cancelled: bool) -> bool {
     }
 }
 
+/// Any way of streaming.
+fn stream(random: &mut Random) -> StreamConfig {
+    let banks = 1 + random.below(4);
+    StreamConfig {
+        schedule: SCHEDULES[random.below(SCHEDULES.len())],
+        group: 1 + random.below(5),
+        depth: 1 + random.below(banks),
+        banks,
+        early_records: random.below(10),
+    }
+}
+
 /// Models with a random plan each, and how often a request ended how.
 struct Soak {
     bundles: [Sound; 2],
@@ -154,22 +166,15 @@ impl Soak {
     fn plan(&mut self, seed: u64) {
         let mut random = Random::new(!seed);
         let sound = &self.bundles[random.below(2)];
-        let banks = 1 + random.below(4);
-        let stream = StreamConfig {
-            schedule: SCHEDULES[random.below(SCHEDULES.len())],
-            group: 1 + random.below(5),
-            depth: 1 + random.below(banks),
-            banks,
-            early_records: random.below(10),
+        let row = PlanRow {
+            max_tokens: 1,
+            stream: stream(&mut random),
+            hot: Some(stream(&mut random)),
+            chunk: None,
         };
         let verify = [Verify::Always, Verify::FirstUse, Verify::Never][random.below(3)];
         let refuses = (random.below(4) == 0).then_some(EOPNOTSUPP);
         let disk = Arc::new(Scripted::new(refuses, |_, _| Answer::Right));
-        let row = PlanRow {
-            max_tokens: 1,
-            stream,
-            chunk: None,
-        };
         let streaming = Streaming::new(vec![row]).unwrap();
         let options = LoadOptions {
             threads: NonZeroUsize::new(1 + random.below(3)),
@@ -186,7 +191,7 @@ impl Soak {
             let random = &mut Random::new(seed);
             let fault = fault(random, verify);
             let (name, right) = end(&mut model, sound, &disk, fault, random);
-            assert!(right, "seed {seed}, {stream:?}, {fault:?}: {name}");
+            assert!(right, "seed {seed}, {row:?}, {fault:?}: {name}");
             assert!(are_left(workers), "seed {seed}: {} threads", threads());
             *self.ends.entry(name).or_default() += 1;
         }
@@ -227,6 +232,7 @@ fn end(
         hidden: true,
         chunk: NonZeroUsize::new(random.below(12)),
         kept_bytes: 0,
+        hot: random.below(2) == 0,
     };
     let mut rows = Rows::default();
     let result = model.prefill_observed(ids, &request, &mut rows, &mut cancels);

@@ -89,6 +89,7 @@ pub(crate) fn streaming(stream: StreamConfig) -> Streaming {
     let row = PlanRow {
         max_tokens: u64::MAX,
         stream,
+        hot: None,
         chunk: None,
     };
     Streaming::new(vec![row]).expect("numbers that can be")

@@ -124,6 +124,92 @@ fn a_prediction_stands_beside_what_was_measured() {
 }
 
 #[test]
+fn pinned_records_are_not_read() {
+    let desk = Desk::new();
+    fs::write(desk.at("phone.toml"), PROFILE).unwrap();
+    let read = |rest: &str| {
+        let report = simulated(&desk, &format!("--routes routes.json --tokens 33 {rest}"));
+        let rows = report["schedules"].as_array().unwrap();
+        let bytes = rows.iter().map(|row| row["read_bytes"].as_u64().unwrap());
+        bytes.collect::<Vec<_>>()
+    };
+    // Of all schedules, those that can leave records out: compact and ahead.
+    let [none, some, all] = ["--pin 0", "--pin 5", "--pin 16"].map(read);
+    assert_eq!((none.len(), some.len()), (6, 2));
+    assert!(
+        some.iter().all(|bytes| *bytes > 0 && *bytes < none[4]),
+        "{some:?}, {none:?}"
+    );
+    assert_eq!(all, [0, 0]);
+    let refused =
+        desk.estream("simulate a.estream --device phone.toml --pin 2 --schedule prefetch");
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+    assert!(refused.stderr.contains("pinned"), "{}", refused.stderr);
+
+    // Of a run, too.
+    let run = "--json run a.estream --ids-file t33 --stats --schedule compact --pin 16";
+    let stats = desk.estream(run).success();
+    fs::write(desk.at("stats.json"), &stats.stdout).unwrap();
+    let report = simulated(&desk, "--measured stats.json --routes routes.json");
+    assert_eq!(report["pinned"], json!(16));
+    for row in [&report["schedules"][0], &report["measured"]] {
+        assert_eq!((&row["reads"], &row["read_bytes"]), (&json!(0), &json!(0)));
+    }
+}
+
+#[test]
+fn a_plan_is_simulated_for_prompts_of_one_row() {
+    let desk = Desk::new();
+    fs::write(desk.at("phone.toml"), PROFILE).unwrap();
+    let inspected = desk.estream("--json inspect a.estream").success().json();
+    let stream = |group: usize| json!({ "schedule": "compact", "group": group, "depth": 1, "banks": 3, "early_records": 2 });
+    let rate = json!({ "read_bytes": 1, "outstanding": 1, "bytes_per_second": 1 });
+    let plan = json!({
+        "format": "estream-plan",
+        "version": 1,
+        "bundle": inspected["identity"],
+        "profile": { "name": "x", "storage": { "latency_ns": 0, "rates": [rate] } },
+        "pinned": 3,
+        "rows": [
+            { "max_tokens": 16, "stream": stream(1) },
+            { "max_tokens": 64, "stream": stream(4), "chunk": 32 },
+        ],
+    });
+    fs::create_dir_all(desk.at("a.estream/plans")).unwrap();
+    fs::write(desk.at("a.estream/plans/two.json"), plan.to_string()).unwrap();
+    let line = "simulate a.estream --device phone.toml --plan two --routes routes.json";
+    let refused = desk.estream(line);
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("several rows"),
+        "{}",
+        refused.stderr
+    );
+    for (tokens, group, cut) in [(5, 1, false), (33, 4, true)] {
+        let done = desk
+            .estream(&format!("--json {line} --tokens {tokens}"))
+            .success();
+        assert_eq!(done.stderr.contains("pieces of 32"), cut, "{}", done.stderr);
+        let report = done.json();
+        assert_eq!(report["pinned"], json!(3));
+        assert_eq!(report["schedules"].as_array().unwrap().len(), 1);
+        let row = row(&report, "compact");
+        assert_eq!(
+            (&row["group"], &row["early_records"]),
+            (&json!(group), &json!(2))
+        );
+    }
+    // Pins of one's own replace the plan's, as in a run.
+    let own = desk
+        .estream(&format!("--json {line} --tokens 33 --pin 16"))
+        .success();
+    assert_eq!(own.json()["schedules"][0]["read_bytes"], json!(0));
+    let timeline = desk.estream(&format!("{line} --tokens 33 --timeline t.json"));
+    timeline.success();
+    assert!(desk.at("t.json").exists());
+}
+
+#[test]
 fn orders_are_compared_on_routes_that_they_were_not_derived_from() {
     let desk = Desk::new();
     fs::write(desk.at("phone.toml"), PROFILE).unwrap();

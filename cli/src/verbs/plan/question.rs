@@ -142,6 +142,7 @@ impl<'a> Setting<'a> {
             budget_bytes,
             layers: self.layers.iter().map(|layer| layer.size).collect(),
             region_bytes: layers.map(region).max().unwrap_or(0),
+            pinned: 0,
             groups: self.groups.clone(),
             depths: DEPTHS.to_vec(),
             search: self.search,
@@ -151,15 +152,18 @@ impl<'a> Setting<'a> {
         Problem::new(question).map_err(|malformed| Failure::new(Exit::Invalid, malformed))
     }
 
-    /// The ceiling of a model that is loaded with these rows, for the longest prompt.
-    pub(super) fn ceiling(&self, rows: Vec<PlanRow>) -> Result<u64, RunError> {
-        let resident = |row: &PlanRow| row.stream.schedule == Schedule::Resident;
-        let streaming = match rows.iter().all(resident) {
+    /// The ceiling of a model that is loaded with these rows, for the longest prompt, and the buffers of its
+    /// arena.
+    pub(super) fn loaded(&self, rows: Vec<PlanRow>) -> Result<(u64, u64), RunError> {
+        let resident = |config: &StreamConfig| config.schedule == Schedule::Resident;
+        let is_resident = rows.iter().flat_map(PlanRow::configs).all(resident);
+        let streaming = match is_resident {
             true => None,
             false => Some(self.streaming(rows)?),
         };
         let memory = self.memory(streaming.as_ref())?;
-        Ok(memory.total_bytes())
+        let buffers = streaming.map(|streaming| self.footprint.buffers(&streaming));
+        Ok((memory.total_bytes(), buffers.transpose()?.unwrap_or(0)))
     }
 
     fn streaming(&self, rows: Vec<PlanRow>) -> Result<Streaming, RunError> {
@@ -191,6 +195,7 @@ impl<'a> Setting<'a> {
             let row = PlanRow {
                 max_tokens: u64::MAX,
                 stream: StreamConfig::new(Schedule::Ahead, group, MOST_DEPTH, banks, 0),
+                hot: None,
                 chunk: None,
             };
             let streaming = self.streaming(vec![row])?;

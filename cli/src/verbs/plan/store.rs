@@ -8,7 +8,9 @@ use anyhow::Error;
 use estream_runtime::reader::BundleReader;
 use estream_schemas::canonical;
 use estream_schemas::exit::Exit;
-use estream_schemas::plan::{PLAN_FORMAT, PLAN_VERSION, PLANS, Plan, PlanRow, Schedule};
+use estream_schemas::plan::{
+    PLAN_FORMAT, PLAN_VERSION, PLANS, Plan, PlanRow, Schedule, StreamConfig,
+};
 
 use super::Planned;
 use super::question::Setting;
@@ -80,19 +82,28 @@ impl NewPlan {
         planned: &[Planned],
     ) -> Result<PathBuf, Failure> {
         let rows: Vec<PlanRow> = planned.iter().map(row).collect();
-        let residents = rows.iter().filter(|row| is_resident(row)).count();
-        if residents != 0 && residents != rows.len() {
+        let configs = || rows.iter().flat_map(PlanRow::configs);
+        let residents = configs().filter(|config| is_resident(config)).count();
+        if residents != 0 && residents != configs().count() {
             return Err(Failure::usage(
-                "some prompts are best resident and some streamed, and a model is loaded one way; \
-                 name the schedules of one",
+                "some prompts, or a hot device, are best resident and others streamed, and a model is loaded one \
+                 way; name the schedules of one",
             ));
         }
-        // The arena is as large as the largest row's, its banks as the largest G.
-        let ceiling = setting.ceiling(rows.clone())?;
+        // The arena is as large as the largest row's, hot or not, its banks as the largest G.
+        let (ceiling, buffers) = setting.loaded(rows.clone())?;
         if ceiling > budget_bytes {
             let why = format!(
                 "the rows fit one by one, but a model loaded with all of them can take {ceiling} bytes, more than \
                  the budget of {budget_bytes}; plan for fewer lengths of prompts, or with --budget {ceiling}"
+            );
+            return Err(Failure::new(Exit::CannotRun, Error::msg(why)));
+        }
+        let most = setting.profile.limits.buffers;
+        if let Some(most) = most.filter(|most| buffers > *most) {
+            let why = format!(
+                "the rows fit one by one, but the arena of all of them is {buffers} buffers, more than the {most} of \
+                 the profile; plan for fewer lengths of prompts"
             );
             return Err(Failure::new(Exit::CannotRun, Error::msg(why)));
         }
@@ -157,14 +168,16 @@ impl NewPlan {
     }
 }
 
-fn is_resident(row: &PlanRow) -> bool {
-    row.stream.schedule == Schedule::Resident
+fn is_resident(config: &StreamConfig) -> bool {
+    config.schedule == Schedule::Resident
 }
 
 fn row(planned: &Planned) -> PlanRow {
+    let hot = planned.hot.as_ref();
     PlanRow {
         max_tokens: planned.tokens,
         stream: planned.choice.chosen.config,
+        hot: hot.map(|hot| hot.choice.chosen.config),
         chunk: None,
     }
 }

@@ -185,6 +185,7 @@ fn recorded(args: &Args, reader: &BundleReader, ui: &Ui) -> Result<Recording, Fa
     let mut recording = empty(reader);
     let request = Request {
         chunk: args.chunk,
+        hot: args.stream.hot,
         ..Request::default()
     };
     let count = prompts.len();

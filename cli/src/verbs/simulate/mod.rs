@@ -2,6 +2,7 @@
 
 mod picture;
 mod text;
+mod ways;
 
 use std::path::PathBuf;
 
@@ -12,11 +13,11 @@ use estream_schemas::plan::{Schedule, StreamConfig};
 use estream_schemas::routes::{Recording, RoutedPrompt};
 use serde::Serialize;
 
+use self::ways::{WayArgs, Ways};
 use crate::failure::Failure;
 use crate::output::NewFile;
 use crate::profiles;
-use crate::scene::{Measured, Model, ShapeArg, events, measured};
-use crate::stream::ScheduleArg;
+use crate::scene::{Measured, MeasuredStream, Model, ShapeArg, events, measured};
 use crate::tables::grouped;
 use crate::ui::Ui;
 use crate::verbs::reorder::read_for;
@@ -39,14 +40,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     prompts: Prompts,
     #[command(flatten)]
-    config: ConfigArgs,
-    /// Write what would happen when to the first prompt, for ui.perfetto.dev; of one --schedule
-    #[arg(
-        long,
-        value_name = "FILE",
-        requires = "schedule",
-        conflicts_with = "train"
-    )]
+    ways: WayArgs,
+    /// Write what would happen when to the first prompt, for ui.perfetto.dev; of one --schedule or --plan
+    #[arg(long, value_name = "FILE", conflicts_with = "train")]
     timeline: Option<PathBuf>,
     /// Draw times and bytes by schedule and length of prompt into a new SVG file
     #[arg(long, value_name = "FILE", conflicts_with = "train")]
@@ -81,23 +77,6 @@ struct Prompts {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Streaming")]
-struct ConfigArgs {
-    /// This schedule alone [default: all of them]
-    #[arg(long, value_name = "NAME")]
-    schedule: Option<ScheduleArg>,
-    /// Records that are read and executed together [default: a quarter of a layer, at most 8]
-    #[arg(short = 'G', value_name = "N")]
-    group: Option<usize>,
-    /// Reads at a time [default: 2]
-    #[arg(short = 'Q', value_name = "N")]
-    depth: Option<usize>,
-    /// Groups that fit into memory [default: 3]
-    #[arg(short = 'B', value_name = "N")]
-    banks: Option<usize>,
-}
-
-#[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Storage order")]
 struct OrderArgs {
     /// Compare storage orders that these other routes lead to, with 95 % intervals over the prompts
@@ -115,9 +94,11 @@ struct OrderArgs {
 #[derive(Serialize)]
 struct Report {
     device: String,
+    hot: bool,
     service: String,
     prompts: usize,
     tokens: u64,
+    pinned: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     schedules: Vec<Row>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -166,21 +147,45 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
         (None, None) => return Err(Failure::usage("name a bundle, or a --shape")),
     };
     let profile = profiles::named(&args.device)?;
-    let setting = model.on(&profile, args.service.as_deref())?;
+    let mut setting = model.on(&profile, args.service.as_deref())?;
+    setting.storage = args.ways.storage(&profile)?;
     let measured = args.measured.as_deref().map(measured).transpose()?;
     let svg = args.svg.as_deref().map(NewFile::new).transpose()?;
     let timeline_svg = args.timeline_svg.as_deref();
     let timeline_svg = timeline_svg.map(NewFile::new).transpose()?;
     let prompts = args.prompts.of(&model, measured.as_ref())?;
+    let ways = |prompts: &[RoutedPrompt]| match &measured {
+        None => {
+            let bundle = args.bundle.as_deref();
+            args.ways.of(bundle, model.most_records(), prompts, ui)
+        }
+        Some(measured) => Ok(measured.way()),
+    };
+    // What is compared of storage orders is compared over all prompts.
+    let prompts = match args.orders.train {
+        Some(_) => vec![prompts.concat()],
+        None => prompts,
+    };
+    let ways: Vec<Ways> = prompts.iter().map(|prompts| ways(prompts)).collect::<Result<_, _>>()?;
+    if args.timeline.is_some() && ways[0].configs.len() != 1 {
+        return Err(Failure::usage(
+            "--timeline is of one way of streaming; name it with --schedule or --plan",
+        ));
+    }
+    // A plan has pins for all lengths.
+    let pinned = ways[0].pinned;
+    setting.pinned = pinned;
     let all = prompts.iter().flatten();
     let mut report = Report {
         device: profile.name.clone(),
+        hot: args.ways.hot,
         service: setting.service.name.clone(),
         prompts: all.clone().count(),
         tokens: all.map(|prompt| u64::from(prompt.tokens)).sum(),
+        pinned,
         schedules: Vec::new(),
         orders: Vec::new(),
-        measured: None,
+        measured: measured.as_ref().map(Row::measured),
         svg: args.svg.clone(),
         timeline_svg: args.timeline_svg.clone(),
     };
@@ -189,30 +194,17 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
         setting,
         prompts,
     };
-    let run = match &measured {
-        None => None,
-        Some(measured) => {
-            let (config, row) = measured_row(measured, ui);
-            report.measured = Some(row);
-            Some(config)
-        }
-    };
-    let configs = |prompts: &[RoutedPrompt]| match run {
-        None => args.config.of(&scene.model, prompts),
-        Some(config) => vec![config],
-    };
     if args.orders.train.is_some() {
-        let prompts = scene.prompts.concat();
-        report.orders = args.orders.rows(&scene, &configs(&prompts), &prompts)?;
+        report.orders = args.orders.rows(&scene, &ways[0].configs, &scene.prompts[0])?;
         return ui.answer(&report, text::text);
     }
     let mut firsts = Vec::new();
-    for (at, prompts) in scene.prompts.iter().enumerate() {
-        for config in configs(prompts) {
-            let forecasts = scene.forecasts(&config, prompts)?;
-            report.schedules.push(Row::of(&config, prompts, &forecasts));
+    for (at, (prompts, ways)) in scene.prompts.iter().zip(&ways).enumerate() {
+        for config in &ways.configs {
+            let forecasts = scene.forecasts(config, prompts)?;
+            report.schedules.push(Row::of(config, prompts, &forecasts));
             if let (0, Some(first)) = (at, forecasts.into_iter().next()) {
-                firsts.push((config, first));
+                firsts.push((*config, first));
             }
         }
     }
@@ -279,24 +271,6 @@ impl Prompts {
             }
         };
         lengths.into_iter().map(of_length).collect()
-    }
-}
-
-impl ConfigArgs {
-    /// The ways of streaming these prompts that are simulated.
-    fn of(&self, model: &Model, prompts: &[RoutedPrompt]) -> Vec<StreamConfig> {
-        let longest = prompts.iter().map(|prompt| prompt.tokens).max();
-        let tokens = usize::try_from(longest.unwrap_or(0)).unwrap_or(usize::MAX);
-        let default = StreamConfig::default_for(model.most_records(), tokens);
-        let group = self.group.unwrap_or(default.group);
-        let depth = self.depth.unwrap_or(default.depth);
-        let banks = self.banks.unwrap_or(default.banks.max(depth));
-        let schedules: Vec<Schedule> = match self.schedule {
-            Some(schedule) => vec![schedule.into()],
-            None => Schedule::ALL.into(),
-        };
-        let config = |schedule| StreamConfig::new(schedule, group, depth, banks, tokens);
-        schedules.into_iter().map(config).collect()
     }
 }
 
@@ -381,6 +355,23 @@ impl Row {
         }
     }
 
+    /// What a run took.
+    fn measured(measured: &Measured) -> Row {
+        let stream = measured.stats.stream.as_ref();
+        let of = |get: fn(&MeasuredStream) -> u64| stream.map_or(0, get);
+        Row {
+            tokens: measured.prompt.len() as u64,
+            config: measured.config(),
+            ttft_us: measured.stats.ttft_us,
+            bubble: stream.map_or(0.0, |stream| stream.bubble),
+            io_us: of(|stream| stream.io_us),
+            exec_us: of(|stream| stream.exec_us),
+            read_bytes: of(|stream| stream.read_bytes),
+            reads: of(|stream| stream.reads),
+            records_read: of(|stream| stream.records_read),
+        }
+    }
+
     /// Cells of a table, after the first.
     fn cells(&self) -> [String; 8] {
         let ms = |us: u64| format!("{:.1}", us as f64 / 1e3);
@@ -397,28 +388,19 @@ impl Row {
     }
 }
 
-/// How a run was streamed, and what it took.
-fn measured_row(measured: &Measured, ui: &Ui) -> (StreamConfig, Row) {
-    let stats = &measured.stats;
-    let config = match &stats.stream {
-        Some(stream) => stream.config(),
-        None => StreamConfig::new(Schedule::Resident, 1, 1, 1, measured.prompt.len()),
-    };
-    let stream = stats.stream.as_ref();
-    if stream.is_some_and(|stream| stream.pinned > 0) {
-        ui.note("the run kept records in memory, of which the prediction knows nothing");
+impl Measured {
+    /// How it was streamed.
+    fn config(&self) -> StreamConfig {
+        match &self.stats.stream {
+            Some(stream) => stream.config(),
+            None => StreamConfig::new(Schedule::Resident, 1, 1, 1, self.prompt.len()),
+        }
     }
-    let of = |get: fn(&crate::scene::MeasuredStream) -> u64| stream.map_or(0, get);
-    let row = Row {
-        tokens: measured.prompt.len() as u64,
-        config,
-        ttft_us: stats.ttft_us,
-        bubble: stream.map_or(0.0, |stream| stream.bubble),
-        io_us: of(|stream| stream.io_us),
-        exec_us: of(|stream| stream.exec_us),
-        read_bytes: of(|stream| stream.read_bytes),
-        reads: of(|stream| stream.reads),
-        records_read: of(|stream| stream.records_read),
-    };
-    (config, row)
+
+    fn way(&self) -> Ways {
+        Ways {
+            configs: vec![self.config()],
+            pinned: self.stats.stream.as_ref().map_or(0, |stream| stream.pinned),
+        }
+    }
 }

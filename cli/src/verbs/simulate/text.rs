@@ -78,8 +78,13 @@ pub(super) fn text(report: &Report) -> String {
                 report.tokens
             ),
         };
+        let pins = match report.pinned {
+            0 => String::new(),
+            pinned => format!(", {pinned} of each layer pinned"),
+        };
+        let warmth = if report.hot { ", hot" } else { "" };
         out += &format!(
-            "G = {group}, Q = {depth}, B = {banks}; {prompts}; times of {} on {}\n",
+            "G = {group}, Q = {depth}, B = {banks}{pins}; {prompts}; times of {} on {}{warmth}\n",
             report.service, report.device
         );
     }

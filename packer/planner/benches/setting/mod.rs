@@ -113,6 +113,7 @@ pub(crate) fn question(
             model.layers
         ],
         region_bytes: model.record_bytes / 3,
+        pinned: 0,
         groups: [1, 2, 4, 8, 16, 32].map(size).into(),
         depths: vec![1, 2, 3, 4],
         search: Search::Nested,

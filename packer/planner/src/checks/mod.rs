@@ -1,5 +1,6 @@
 //! Questions of all kinds, and what has to be true of each.
 
+mod arena;
 mod forecast;
 mod numbers;
 mod recurrence;
@@ -7,6 +8,7 @@ mod runtime;
 mod schedules;
 mod search;
 
+use estream_schemas::manifest::ALIGN;
 use estream_schemas::plan::Schedule;
 use estream_schemas::profile::{Limits, OtherTime, Rate, RecordTime, Service, Storage};
 
@@ -106,7 +108,8 @@ pub(crate) fn question(dice: &mut Dice, reads: Reads, routed: u64) -> Question {
                 rate(3, 100),
             ],
             hot_rates: Vec::new(),
-            buffer_bytes: dice.chance(20).then_some(120),
+            // Some banks fit, some in three buffers alone, some not at all.
+            buffer_bytes: dice.chance(20).then_some(ALIGN + 120),
         },
         service: Service {
             name: "x".to_owned(),
@@ -132,6 +135,7 @@ pub(crate) fn question(dice: &mut Dice, reads: Reads, routed: u64) -> Question {
         },
         budget_bytes: dice.between(50, 1500),
         region_bytes: largest.div_ceil(3),
+        pinned: 0,
         layers,
         groups,
         depths: vec![1, 2, 3],

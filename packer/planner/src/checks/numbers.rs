@@ -41,6 +41,7 @@ fn question() -> Question {
         limits: Limits::default(),
         budget_bytes: 10_000,
         region_bytes: 40,
+        pinned: 0,
         layers: vec![
             LayerSize {
                 records: 4,
@@ -128,12 +129,13 @@ fn inequalities_have_the_numbers_of_the_device() {
             alignment_bytes: Some(64),
             ..Limits::default()
         };
-        question.storage.buffer_bytes = Some(100);
+        question.storage.buffer_bytes = Some(16_484);
     });
     let size = problem.size_of(2).unwrap();
     let config = problem.plain(Schedule::Ahead, &size, 3, 2);
     let texts = problem.inequalities(&config, &size);
-    // A slot is 128 bytes and no buffer holds one; two projections of 40 bytes fit into each of 3 · 2.
+    // A slot is 128 bytes. Beside what aligns it a buffer has 100, too few for two records of as many, and
+    // enough for two projections of 40: so each bank is three buffers.
     assert_eq!(
         texts.iter().map(ToString::to_string).collect::<Vec<_>>(),
         [
@@ -141,7 +143,7 @@ fn inequalities_have_the_numbers_of_the_device() {
             "G = 2, B = 2: B ≤ ⌈records / G⌉ holds: 2 ≤ 4",
             "G = 2, B = 2: B·G·W_e + M_other(G) ≤ M_max does not hold: 2·2·128 + 1000 = 1512 > 1399",
             "G = 2, B = 2: B·G·W_e + mapped ≤ mapping limit does not hold: 2·2·128 + 300 = 812 > 700",
-            "G = 2, B = 2: record or projection ≤ buffer holds: 40 ≤ 100",
+            "G = 2, B = 2: a bank, or a projection of it, ≤ buffer holds: 2·40 + 16384 = 16464 ≤ 16484",
             "G = 2, B = 2: buffers of the arena ≤ buffers does not hold: 6 > 5",
         ]
     );

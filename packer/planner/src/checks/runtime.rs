@@ -31,7 +31,8 @@ fn driven(problem: &Problem, request: &Request, config: &StreamConfig) -> (u64, 
     let sizes = &problem.question().layers;
     let records = sizes.iter().map(|layer| layer.records).collect();
     let chunks = request.steps.len() / sizes.len();
-    let mut sequence = Sequence::new(*config, records, chunks, 0);
+    let pinned = problem.question().pinned;
+    let mut sequence = Sequence::new(*config, records, chunks, pinned);
     let mut flights: Vec<(u64, Read)> = Vec::new();
     let (mut reads, mut records_read, mut now, mut step) = (0, 0, 0, 0);
     sequence.start(0);
@@ -115,17 +116,65 @@ fn the_simulation_decides_as_the_runtime_does() {
             };
             let times = ReadTimes::new(&problem, size.group, under_way);
             for request in &problem.requests {
-                let least = request.least_ns(size.group);
-                let least = (&least[..], u64::MAX);
-                let simulated = simulate(&problem, request, &times, &config, least, None).1;
-                let simulated = (
-                    simulated.times.total_ns,
-                    simulated.reads,
-                    simulated.records_read,
-                );
-                let expected = driven(&problem, request, &config);
-                assert_eq!(simulated, expected, "{config:?} {problem:?}");
+                compare(&problem, request, &times, &config);
             }
         }
     }
+}
+
+/// Records that are read.
+fn compare(problem: &Problem, request: &Request, times: &ReadTimes, config: &StreamConfig) -> u64 {
+    let least = request.least_ns(config.group);
+    let least = (&least[..], u64::MAX);
+    let simulated = simulate(problem, request, times, config, least, None).1;
+    let simulated = (
+        simulated.times.total_ns,
+        simulated.reads,
+        simulated.records_read,
+    );
+    let expected = driven(problem, request, config);
+    assert_eq!(simulated, expected, "{config:?} {problem:?}");
+    expected.2
+}
+
+#[test]
+fn the_simulation_leaves_out_what_is_pinned_as_the_runtime_does() {
+    let mut dice = Dice(16);
+    let (mut fewer, mut none) = (0, 0);
+    for round in 0..1500 {
+        let reads = [Reads::Equal, Reads::BySize][round % 2];
+        let routed = dice.between(0, 100);
+        let mut question = roomy(&mut dice, reads, routed).question().clone();
+        question
+            .schedules
+            .retain(|schedule| schedule.is_by_record());
+        let plain = Problem::new(question.clone()).unwrap();
+        question.pinned = dice.count(1, 16);
+        let pinned = Problem::new(question).unwrap();
+        let banks = dice.count(1, 6);
+        let depth = dice.count(1, banks.min(3));
+        for (schedule, size, _) in pinned.lanes() {
+            let mut config = pinned.plain(schedule, &size, depth, banks);
+            config.early_records = dice.count(0, config.slots());
+            let times = ReadTimes::new(&pinned, size.group, depth);
+            for (request, same) in pinned.requests.iter().zip(&plain.requests) {
+                let read = compare(&pinned, request, &times, &config);
+                let all = compare(&plain, same, &times, &config);
+                fewer += usize::from(read < all);
+                none += usize::from(read == 0 && all > 0);
+            }
+        }
+    }
+    assert!(fewer > 1000 && none > 100, "{fewer}, {none}");
+}
+
+#[test]
+fn what_reads_slices_cannot_leave_records_out() {
+    let mut question = roomy(&mut Dice(17), Reads::Equal, 100).question().clone();
+    question.pinned = 1;
+    let error = Problem::new(question).unwrap_err().to_string();
+    assert!(
+        error.contains("records are pinned, which resident"),
+        "{error}"
+    );
 }

@@ -83,6 +83,7 @@ void plans_are_checked_and_told(const struct given *given)
     CHECK(strstr(told, "\"schedule\":\"early\",\"group\":2") && strstr(told, "memory_bytes"));
     STATUS(ESTREAM_OK, estream_plan(runtime, "good", 16, told, sizeof told, NULL));
     CHECK(strstr(told, "\"schedule\":\"on-demand\",\"group\":1") && strstr(told, "\"chunk\":null"));
+    CHECK(strstr(told, "\"hot\":null"));
     STATUS(ESTREAM_OK, estream_plan(runtime, "good", 17, told, sizeof told, NULL));
     CHECK(strstr(told, "\"schedule\":\"compact\",\"group\":2") && strstr(told, "\"chunk\":5"));
     CHECK(!strstr(told, "memory_bytes"));
@@ -113,6 +114,55 @@ void plans_are_checked_and_told(const struct given *given)
     planned.banks = 2;
     STATUS(ESTREAM_USAGE, estream_open(given->bundle, &planned, &runtime));
     says("use one or the others");
+}
+
+static void stats_say(estream_runtime runtime, const char *part)
+{
+    char stats[8192];
+    STATUS(ESTREAM_OK, estream_stats(runtime, stats, sizeof stats, NULL));
+    if (!strstr(stats, part))
+        fprintf(stderr, "no %s in %s\n", part, stats);
+    CHECK(strstr(stats, part) != NULL);
+}
+
+/* The test has put plans into the bundle: "heated", and "impossible" when hot. */
+void hot_requests_follow_the_hot_column(const struct given *given)
+{
+    char told[8192];
+    estream_options options = {.size = sizeof options, .plan = "impossible"};
+    estream_runtime runtime;
+    STATUS(ESTREAM_INVALID, estream_open(given->bundle, &options, &runtime));
+    says("row 1: hot: group (G) is 0");
+    options.plan = "heated";
+    runtime = open_with(given, &options);
+    STATUS(ESTREAM_OK, estream_plan(runtime, NULL, given->count, told, sizeof told, NULL));
+    CHECK(strstr(told, "\"stream\":{\"schedule\":\"compact\",\"group\":1,"));
+    CHECK(strstr(told, "\"hot\":{\"schedule\":\"early\",\"group\":4,"));
+    for (size_t hot = 0; hot < 4; hot++) {
+        estream_request request = EVERYTHING;
+        request.hot = hot % 2 * hot;
+        STATUS(ESTREAM_OK, estream_prefill(runtime, given->ids, given->count, &request));
+        same_rows(given, runtime);
+        stats_say(runtime, hot % 2 ? "\"schedule\":\"early\",\"group\":4" : "\"group\":1");
+        stats_say(runtime, hot % 2 ? "\"hot\":true" : "\"hot\":false");
+        stats_say(runtime, hot % 2 ? "\"plan\":\"plan heated, hot\"" : "\"plan\":\"plan heated\"");
+    }
+    /* A program that was made before there was such a member has other things there. */
+    estream_request older = EVERYTHING;
+    older.size = offsetof(estream_request, hot);
+    older.hot = 1;
+    STATUS(ESTREAM_OK, estream_prefill(runtime, given->ids, given->count, &older));
+    stats_say(runtime, "\"hot\":false");
+    STATUS(ESTREAM_OK, estream_close(runtime));
+
+    /* Without a column it changes nothing. */
+    runtime = open_with(given, NULL);
+    estream_request request = EVERYTHING;
+    request.hot = 1;
+    STATUS(ESTREAM_OK, estream_prefill(runtime, given->ids, given->count, &request));
+    same_rows(given, runtime);
+    stats_say(runtime, "no hot column");
+    STATUS(ESTREAM_OK, estream_close(runtime));
 }
 
 struct worker {

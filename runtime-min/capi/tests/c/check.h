@@ -52,6 +52,7 @@ void results_are_those_of_estream_run(const struct given *given);
 void positions_may_be_listed_in_any_order(const struct given *given);
 void stats_are_printed(const struct given *given);
 void plans_are_checked_and_told(const struct given *given);
+void hot_requests_follow_the_hot_column(const struct given *given);
 void two_runtimes_work_at_once(const struct given *given);
 void requests_run_in_turn(const struct given *given);
 void another_thread_cancels(const struct given *given);

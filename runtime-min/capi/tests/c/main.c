@@ -129,6 +129,7 @@ static const struct {
     CASE(positions_may_be_listed_in_any_order),
     CASE(stats_are_printed),
     CASE(plans_are_checked_and_told),
+    CASE(hot_requests_follow_the_hot_column),
     CASE(two_runtimes_work_at_once),
     CASE(requests_run_in_turn),
     CASE(another_thread_cancels),

@@ -36,6 +36,7 @@ Running:
   -G N, -Q N, -B N         experts a group, reads at a time, groups in memory
                            [defaults: a quarter of a layer but at most 8, 2, 3]
       --plan NAME          a plan of the bundle, instead of these
+      --hot                the device is hot: follow the plan's column for that
       --pin N              experts of each layer that stay in memory, or max: what the budget
                            leaves room for; with ahead and compact [default: the plan's, or 0]
       --budget SIZE        the most memory, as 512M or 2G; what needs more is refused
@@ -67,6 +68,7 @@ pub(crate) struct Args {
     pub(crate) threads: Option<NonZeroUsize>,
     pub(crate) verify: Verify,
     pub(crate) stream: Choice,
+    pub(crate) hot: bool,
     pub(crate) budget: Option<u64>,
     pub(crate) timeline: Option<PathBuf>,
 }
@@ -126,6 +128,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
         threads: None,
         verify: Verify::FirstUse,
         stream: Choice::default(),
+        hot: false,
         budget: None,
         timeline: None,
     };
@@ -164,6 +167,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
             Short('B') => args.stream.banks = Some(parser.value()?.parse()?),
             Long("pin") => args.stream.pin = Some(parser.value()?.parse()?),
             Long("plan") => args.stream.plan = Some(parser.value()?.string()?),
+            Long("hot") => args.hot = true,
             Long("budget") => {
                 let size = parse_size(&parser.value()?.string()?);
                 args.budget = Some(size.map_err(|why| usage(format!("--budget: {why}")))?);
@@ -205,6 +209,11 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
     if args.stream.plan.is_some() && stated {
         return Err(usage(
             "--plan says what --schedule, -G, -Q and -B say; use one or the others",
+        ));
+    }
+    if args.hot && args.stream.plan.is_none() {
+        return Err(usage(
+            "--hot is a column of a plan; name the plan with --plan",
         ));
     }
     args.top = top.unwrap_or(if args.continuation.is_some() { 0 } else { 5 });

@@ -15,7 +15,7 @@ use estream_runtime::answer::Ask;
 use estream_runtime::ids::{self, IdsError};
 use estream_runtime::reader::{BundleReader, ReadError};
 use estream_runtime::stats::Stats;
-use estream_runtime::{LoadOptions, Model, RunError, check_prompt};
+use estream_runtime::{Column, LoadOptions, Model, RunError, check_prompt};
 use estream_schemas::exit::Exit;
 use report::Report;
 
@@ -117,6 +117,7 @@ fn run(args: &Args) -> Result<(), Failed> {
         hidden: args.hidden.clone(),
         timeline: args.timeline.clone(),
         chunk: args.chunk,
+        hot: args.hot,
     };
     if ask.prompt.is_empty() {
         return Err(RunError::EmptyPrompt.into());
@@ -139,6 +140,13 @@ fn run(args: &Args) -> Result<(), Failed> {
     let mut model = Model::load(&reader, &options)?;
     let load = start.elapsed();
     let (answer, outcome) = ask.run(&mut model)?;
+    if outcome.column == Column::NoHot {
+        let why = &chosen.why;
+        let _ = writeln!(
+            io::stderr(),
+            "estream-run: {why} has no column for a hot device; it is followed as on any other"
+        );
+    }
     let stats = Stats::new(&model, &outcome, load, &chosen.why);
     if args.stats && !args.json {
         // Talk that nobody can read changes nothing.

@@ -1,127 +1,17 @@
-//! From a profile to a stored plan, and from that to logits.
+//! What is asked of the planner, and what becomes of the answer.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use estream_runtime::reader::BundleReader;
 use estream_runtime::{Footprint, LoadOptions, Memory, Model, Streaming};
 use estream_schemas::plan::{PlanRow, Schedule, StreamConfig};
-use estream_tests::{
-    Finished, assert_valid, compile, estream, estream_run, files, finish, fixture, manifest,
-};
+use estream_tests::{assert_valid, compile, estream, files, finish, fixture};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-const LONGEST: usize = 64;
-
-/// A bundle, and a profile of a device that computes about as long as it reads.
-struct Desk {
-    dir: TempDir,
-}
-
-impl Desk {
-    fn new() -> Desk {
-        let dir = tempfile::tempdir().unwrap();
-        compile(&fixture("olmoe"), &dir.path().join("b.estream"), &[]);
-        let desk = Desk { dir };
-        desk.write("device.toml", &desk.profile(""));
-        desk
-    }
-
-    fn at(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn bundle(&self) -> PathBuf {
-        self.at("b.estream")
-    }
-
-    fn write(&self, name: &str, text: &str) {
-        fs::write(self.at(name), text).unwrap();
-    }
-
-    /// Reads of one record take 0.1 ms, of several at a time not much longer; `storage` is more of
-    /// that table.
-    fn profile(&self, storage: &str) -> String {
-        let slot = self.slot();
-        format!(
-            r#"
-            name = "bench"
-            [storage]
-            latency_ns = 20000
-            rates = [
-              {{ read_bytes = 16384, outstanding = 1, bytes_per_second = 600000000 }},
-              {{ read_bytes = 16384, outstanding = 2, bytes_per_second = 1000000000 }},
-            ]
-            {storage}
-            [[services]]
-            name = "olmoe"
-            record_bytes = {slot}
-            dispatch_ns = 5000
-            other = [{{ tokens = 1, ns = 50000 }}, {{ tokens = 64, ns = 900000 }}]
-            records = [{{ rows = 1, ns = 20000 }}, {{ rows = 64, ns = 400000 }}]
-            "#
-        )
-    }
-
-    fn slot(&self) -> u64 {
-        number(&manifest(&self.bundle())["experts"]["slot_bytes"])
-    }
-
-    /// The smallest budget for prompts of these lengths.
-    fn least(&self, tokens: &str) -> u64 {
-        let refused = self.plan(&format!("--budget 1MiB --tokens {tokens} --json"));
-        number(&refused.json()["plans"][0]["refused"]["least_budget_bytes"])
-    }
-
-    /// `estream plan` on the bundle and `device.toml`.
-    fn plan(&self, more: &str) -> Finished {
-        let mut command = estream();
-        command.current_dir(self.dir.path());
-        command.args(["plan", "b.estream", "--device", "device.toml"]);
-        finish(
-            command
-                .args(["--threads", "2"])
-                .args(more.split_whitespace()),
-        )
-    }
-
-    fn json(&self, more: &str) -> Value {
-        self.plan(&format!("{more} --json")).success().json()
-    }
-}
-
-fn rows(answer: &Value) -> &Vec<Value> {
-    answer["plans"][0]["rows"].as_array().unwrap()
-}
-
-fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("{value}"))
-}
-
-/// The file of logits that `options` lead to.
-fn logits(desk: &Desk, program: &str, prompt: usize, options: &[&str]) -> (Vec<u8>, Finished) {
-    let out = desk.at("logits");
-    let mut command = match program {
-        "estream" => estream(),
-        _ => estream_run(),
-    };
-    if program == "estream" {
-        command.arg("run");
-    }
-    let ids: Vec<String> = (0..prompt).map(|at| (at * 7 % 500).to_string()).collect();
-    command.arg(desk.bundle()).arg("--logits").arg(&out);
-    command.args(["--threads", "2", "--all-positions", "--json", "--stats"]);
-    command
-        .arg(format!("--ids={}", ids.join(",")))
-        .args(options);
-    let done = finish(&mut command).success();
-    let bytes = fs::read(&out).unwrap();
-    fs::remove_file(&out).unwrap();
-    (bytes, done)
-}
+use crate::desk::{Desk, LONGEST, logits, number, rows};
 
 #[test]
 fn a_stored_plan_is_followed_and_gives_the_logits_of_a_resident_model() {
@@ -314,33 +204,6 @@ fn of_several_budgets_the_larger_is_never_slower_and_one_that_is_too_small_is_to
 }
 
 #[test]
-fn a_hot_device_has_a_column_of_its_own() {
-    let desk = Desk::new();
-    assert!(
-        rows(&desk.json("--budget 64MiB --tokens 64"))[0]
-            .get("hot")
-            .is_none()
-    );
-    let hot = "hot_rates = [{ read_bytes = 16384, outstanding = 1, bytes_per_second = 60000000 }]";
-    desk.write("device.toml", &desk.profile(hot));
-    let answer = desk.json("--budget 64MiB --tokens 2,16,64");
-    for row in rows(&answer) {
-        let (cold, hot) = (&row["chosen"], &row["hot"]);
-        let best = number(&hot["chosen"]["ttft_us"]);
-        assert!(best > number(&cold["ttft_us"]), "{row}");
-        assert!(number(&hot["cold_ttft_us"]) >= best, "{row}");
-        assert!(hot["regret_pct"].as_f64().unwrap() >= 0.0);
-        let same = ["schedule", "group", "depth", "banks"];
-        let same = same
-            .iter()
-            .all(|member| cold[*member] == hot["chosen"][*member]);
-        assert_eq!(hot["differs"], json!(!same), "{row}");
-    }
-    let text = desk.plan("--budget 64MiB --tokens 2,16,64").success();
-    assert!(String::from_utf8(text.stdout).unwrap().contains("when hot"));
-}
-
-#[test]
 fn the_frontier_has_the_choice_on_it_and_every_other_one_has_a_reason() {
     let desk = Desk::new();
     let budget = desk.least("16,64") + 5 * desk.slot();
@@ -474,6 +337,7 @@ fn footprint(bundle: &Path) {
     let row = PlanRow {
         max_tokens: 1,
         stream,
+        hot: None,
         chunk: None,
     };
     let streaming = Streaming::new(vec![row]).unwrap();

@@ -1,0 +1,5 @@
+//! From a profile to a stored plan, and from that to logits.
+
+mod asked;
+mod desk;
+mod hot;
