@@ -166,7 +166,10 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
         Some(_) => vec![prompts.concat()],
         None => prompts,
     };
-    let ways: Vec<Ways> = prompts.iter().map(|prompts| ways(prompts)).collect::<Result<_, _>>()?;
+    let ways: Vec<Ways> = prompts
+        .iter()
+        .map(|prompts| ways(prompts))
+        .collect::<Result<_, _>>()?;
     if args.timeline.is_some() && ways[0].configs.len() != 1 {
         return Err(Failure::usage(
             "--timeline is of one way of streaming; name it with --schedule or --plan",
@@ -195,7 +198,9 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
         prompts,
     };
     if args.orders.train.is_some() {
-        report.orders = args.orders.rows(&scene, &ways[0].configs, &scene.prompts[0])?;
+        report.orders = args
+            .orders
+            .rows(&scene, &ways[0].configs, &scene.prompts[0])?;
         return ui.answer(&report, text::text);
     }
     let mut firsts = Vec::new();
