@@ -27,21 +27,27 @@ pub(crate) fn config(config: &StreamConfig) -> String {
     }
 }
 
-/// `1.5 GiB`; a number of bytes, if that is not all of it.
+/// `1.5 GiB` or `800 MB`; a number of bytes, if two decimals are not all of it.
 pub(crate) fn size(bytes: u64) -> String {
-    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
-    let hundredths = |power: u32| u128::from(bytes) * 100 / (1 << power);
-    let exact = |(power, _): &(u32, &str)| hundredths(*power) << power == u128::from(bytes) * 100;
-    let fits = |unit: &(u32, &str)| bytes >> unit.0 > 0 && exact(unit);
+    let units = [
+        (1 << 30, "GiB"),
+        (1 << 20, "MiB"),
+        (1 << 10, "KiB"),
+        (1_000_000_000, "GB"),
+        (1_000_000, "MB"),
+    ];
+    let hundred = 100 * u128::from(bytes);
+    let fits = |(each, _): &(u128, &str)| {
+        let is_short = (100 * each..1_000_000 * each).contains(&hundred);
+        is_short && hundred.is_multiple_of(*each)
+    };
     match units.into_iter().find(fits) {
         None => format!("{} bytes", grouped(bytes)),
-        Some((power, unit)) => {
-            let (whole, part) = (hundredths(power) / 100, hundredths(power) % 100);
-            let part = format!("{part:02}");
-            match part.trim_end_matches('0') {
-                "" => format!("{whole} {unit}"),
-                part => format!("{whole}.{part} {unit}"),
-            }
+        Some((each, unit)) => {
+            let hundredths = hundred / each;
+            let number = format!("{}.{:02}", hundredths / 100, hundredths % 100);
+            let number = number.trim_end_matches('0').trim_end_matches('.');
+            format!("{number} {unit}")
         }
     }
 }
@@ -63,7 +69,9 @@ mod tests {
             (5 << 28, "1.25 GiB"),
             (1 << 40, "1024 GiB"),
             (39_129_040, "39,129,040 bytes"),
-            (800_000_000, "800,000,000 bytes"),
+            (800_000_000, "800 MB"),
+            (1_250_000_000, "1.25 GB"),
+            (100 << 20, "100 MiB"),
             (1536, "1.5 KiB"),
             (7, "7 bytes"),
             (u64::MAX, "18,446,744,073,709,551,615 bytes"),
