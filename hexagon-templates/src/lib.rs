@@ -2,3 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod abi;
+pub mod message;
+pub mod toolchain;
+pub mod wire;
