@@ -82,7 +82,9 @@ impl Message {
         let head = Batch {
             magic: MAGIC,
             version: VERSION,
-            bytes: u32::try_from(bytes).ok().filter(|n| *n <= MAX_BATCH_BYTES)?,
+            bytes: u32::try_from(bytes)
+                .ok()
+                .filter(|n| *n <= MAX_BATCH_BYTES)?,
             sequence,
             buffer_count: u32::try_from(self.buffers.len()).ok()?,
             op_count: self.op_count,

@@ -209,7 +209,11 @@ fn compile(tools: &'static [Tool], mut command: Command, out: &Path) -> Result<(
     if !output.status.success() {
         return Err(BuildError::Failed {
             tool,
-            what: out.file_name().unwrap_or(OsStr::new("it")).display().to_string(),
+            what: out
+                .file_name()
+                .unwrap_or(OsStr::new("it"))
+                .display()
+                .to_string(),
             said: String::from_utf8_lossy(&output.stderr).into_owned(),
         });
     }

@@ -58,28 +58,30 @@ pub(crate) fn operand(layout: Layout, tile: &[u8], n: usize, k: usize) -> f16 {
     }
 }
 
-/// Operands of a matrix, `[rows][cols]`, widened, which changes nothing.
+/// Operands of a matrix, `[cols][rows]`, widened, which changes nothing.
 pub(crate) fn operands(layout: Layout, bytes: &[u8], rows: usize, cols: usize) -> Vec<Vec<f32>> {
     let tile_bytes = layout.tile_bytes().unwrap() as usize;
     let tile = |n: usize, k: usize| {
         let index = n / TILE * cols.div_ceil(TILE) + k / TILE;
         &bytes[index * tile_bytes..][..tile_bytes]
     };
-    let row = |n: usize| {
-        let element = |k: usize| operand(layout, tile(n, k), n % TILE, k % TILE).to_f32();
-        (0..cols).map(element).collect()
+    let column = |k: usize| {
+        let element = |n: usize| operand(layout, tile(n, k), n % TILE, k % TILE).to_f32();
+        (0..rows).map(element).collect()
     };
-    (0..rows).map(row).collect()
+    (0..cols).map(column).collect()
 }
 
 /// Products of one row with every row of a matrix: sums in ascending k, rounded to FP16.
 pub(crate) fn products(x: &[f16], weights: &[Vec<f32>]) -> Vec<f16> {
-    let x: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
-    let product = |row: &Vec<f32>| {
-        let terms = x.iter().zip(row).map(|(a, b)| a * b);
-        half(terms.fold(0.0f32, |sum, term| sum + term))
-    };
-    weights.iter().map(product).collect()
+    let mut sums = vec![0.0f32; weights[0].len()];
+    for (x, column) in x.iter().zip(weights) {
+        let x = x.to_f32();
+        for (sum, w) in sums.iter_mut().zip(column) {
+            *sum += x * w;
+        }
+    }
+    sums.into_iter().map(half).collect()
 }
 
 pub(crate) fn exp(x: f32) -> f32 {

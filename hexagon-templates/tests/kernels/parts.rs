@@ -52,12 +52,13 @@ pub(crate) fn layout(name: &str) -> Layout {
     name.parse().expect("a layout")
 }
 
-/// The bytes of one matrix: any codes, scales as weights have them.
+/// The bytes of one matrix: any codes, scales as weights have them, and rows of padding whose
+/// scales are zero.
 pub(crate) fn matrix(layout: Layout, rows: u32, cols: u32, random: &mut Random) -> Vec<u8> {
     let tile_bytes = layout.tile_bytes().unwrap() as usize;
-    let tiles = (rows.div_ceil(32) * cols.div_ceil(32)) as usize;
-    let mut bytes = Vec::with_capacity(tiles * tile_bytes);
-    for _ in 0..tiles {
+    let tiles = rows.div_ceil(32) * cols.div_ceil(32);
+    let mut bytes = Vec::with_capacity(tiles as usize * tile_bytes);
+    for tile in 0..tiles {
         let codes = match (layout.form(), layout.dtype()) {
             (Form::Nibbles(_), _) => 512,
             (_, DType::Q8_0) => 1024,
@@ -78,6 +79,11 @@ pub(crate) fn matrix(layout: Layout, rows: u32, cols: u32, random: &mut Random) 
                 bytes.extend((0..behind / 4).flat_map(|_| (random.real() * 0.05).to_le_bytes()));
             }
             _ => bytes.extend((0..behind / 2).flat_map(|_| random.scale().to_le_bytes())),
+        }
+        let last = tile / cols.div_ceil(32) + 1 == rows.div_ceil(32);
+        if last && codes > 0 {
+            let start = bytes.len() - behind + (rows as usize - 1) % 32 * (behind / 32);
+            bytes[start + behind / 32..].fill(0);
         }
     }
     bytes
@@ -146,9 +152,8 @@ impl Recipe {
             (shape.up, ff, hidden),
             (shape.down, hidden, ff),
         ];
-        let sizes = shapes.map(|(layout, rows, cols)| {
-            layout.bytes(rows.into(), cols.into()).unwrap() as usize
-        });
+        let sizes = shapes
+            .map(|(layout, rows, cols)| layout.bytes(rows.into(), cols.into()).unwrap() as usize);
         let strides = sizes.map(|bytes| bytes.next_multiple_of(128) + 384);
         let plane = |which: usize| -> usize {
             strides[..which].iter().sum::<usize>() * bank_slots as usize + 128
@@ -271,7 +276,11 @@ impl Case {
         let row_bytes = 4 * width as usize;
         let row = |t: u32| {
             let bytes = serve.read(0, at.offset + t * stride, stride as usize);
-            assert!(bytes[stride as usize - 128..].iter().all(|byte| *byte == 0xee));
+            assert!(
+                bytes[stride as usize - 128..]
+                    .iter()
+                    .all(|byte| *byte == 0xee)
+            );
             reals(&bytes[..row_bytes])
         };
         (0..self.op.tokens).flat_map(row).collect()
@@ -301,8 +310,10 @@ impl Case {
             let of = got.len();
             panic!("{wrong} of {of} differ, first {i}: {a} is not {b}: {what}");
         }
+        let resident = |r: &Route| self.entries.iter().any(|e| e.expert == r.expert);
+        let adds = self.routes.iter().any(resident);
         assert!(
-            self.routes.is_empty() || expected.iter().zip(&self.y).any(|(a, b)| a != b),
+            !adds || expected.iter().zip(&self.y).any(|(a, b)| a != b),
             "something is added"
         );
     }

@@ -81,7 +81,9 @@ impl Serve {
     /// Shares a buffer that begins with `content`, as the next handle.
     pub(crate) fn share(&mut self, content: &[u8]) {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
-        let bytes = (content.len() as u64).next_multiple_of(MAP_ALIGN).max(MAP_ALIGN);
+        let bytes = (content.len() as u64)
+            .next_multiple_of(MAP_ALIGN)
+            .max(MAP_ALIGN);
         file.as_file().set_len(bytes).unwrap();
         file.as_file().write_all_at(content, 0).unwrap();
         let handle = self.buffers.len() as u32;
@@ -161,7 +163,12 @@ impl Probe {
         input: &[u8],
         out_bytes: usize,
     ) -> Vec<u8> {
-        let head = [function as u32, parameter, input.len() as u32, out_bytes as u32];
+        let head = [
+            function as u32,
+            parameter,
+            input.len() as u32,
+            out_bytes as u32,
+        ];
         let head: Vec<u8> = head.iter().flat_map(|word| word.to_le_bytes()).collect();
         self.0.send(&head);
         self.0.send(input);
