@@ -68,12 +68,15 @@ static uint32_t instructions(const HVX_Vector *in, HVX_Vector *out)
         ONE(Q6_Vub_vlsr_VubR(a, r & 7));
         HVX_Vector words = Q6_V_vsplat_R(r), halves = Q6_Vh_vsplat_R(r & 15);
         ONE(Q6_Vw_vasl_VwVw(a, words));
+        ONE(Q6_Vw_vasr_VwVw(a, words));
         ONE(Q6_Vw_vlsr_VwVw(a, words));
         ONE(Q6_Vh_vasl_VhVh(a, halves));
         ONE(Q6_Vh_vlsr_VhVh(a, halves));
     }
     ONE(Q6_Vw_vasl_VwVw(a, b));
+    ONE(Q6_Vw_vasr_VwVw(a, b));
     ONE(Q6_Vw_vlsr_VwVw(a, b));
+    ONE(Q6_Vw_vmpyi_VwRh(a, 0x4321fedc));
     ONE(Q6_Vh_vasl_VhVh(a, b));
     ONE(Q6_Vh_vlsr_VhVh(a, b));
     ONE(Q6_Vuw_vcl0_Vuw(a));

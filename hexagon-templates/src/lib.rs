@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod abi;
+mod codes;
 pub mod message;
 pub mod toolchain;
 pub mod wire;

@@ -95,8 +95,16 @@ pub enum Machine {
         /// The wait that is left out; 0 for none.
         skip_wait: u32,
     },
+    /// This one, multiplying by the vectors that Hexagon multiplies by in the emulator.
+    HostVectors,
     /// This one, with checks of every access and every shift.
     Sanitized,
+    /// This one, with a thread for everything that may run at the same time, and a check that no two
+    /// of them touch the same memory.
+    Threads {
+        /// The wait that is left out; 0 for none.
+        skip_wait: u32,
+    },
     /// Hexagon, in an emulator that has integer vectors alone.
     Emulated,
 }
@@ -142,15 +150,22 @@ impl Machine {
     /// Tools that building takes.
     pub fn tools(self) -> &'static [Tool] {
         match self {
-            Machine::Host | Machine::Late { .. } | Machine::Sanitized => &[CC],
             Machine::Emulated => &[CLANG, LLD],
+            _ => &[CC],
         }
     }
 
+    /// What takes the place of a device's matrix unit, DMA engine and threads, and of its system.
     fn sources(self) -> &'static [&'static str] {
         match self {
             Machine::Host | Machine::Sanitized => &[
                 "emulated/mat_sf.c",
+                "emulated/dma_copy.c",
+                "emulated/sync_seq.c",
+                "host/port_host.c",
+            ],
+            Machine::HostVectors => &[
+                "emulated/mat_hvxint.c",
                 "emulated/dma_copy.c",
                 "emulated/sync_seq.c",
                 "host/port_host.c",
@@ -161,14 +176,36 @@ impl Machine {
                 "host/sync_late.c",
                 "host/port_host.c",
             ],
-            Machine::Emulated => &[
+            Machine::Threads { .. } => &[
                 "emulated/mat_sf.c",
+                "host/dma_threads.c",
+                "host/sync_threads.c",
+                "host/port_host.c",
+            ],
+            Machine::Emulated => &[
+                "emulated/mat_hvxint.c",
                 "emulated/dma_copy.c",
                 "emulated/sync_seq.c",
                 "emulated/port_hexagon.c",
                 "emulated/runtime.c",
             ],
         }
+    }
+
+    fn flags(self) -> Vec<String> {
+        let own = match self {
+            Machine::Host | Machine::HostVectors => "",
+            Machine::Late { skip_wait } => {
+                &format!("-DESTREAM_ADVERSARIAL -DESTREAM_SKIP_WAIT={skip_wait}")
+            }
+            Machine::Sanitized => "-O1 -fsanitize=address,undefined -fno-sanitize-recover=all",
+            Machine::Threads { skip_wait } => {
+                &format!("-O1 -fsanitize=thread -pthread -DESTREAM_SKIP_WAIT={skip_wait}")
+            }
+            Machine::Emulated => return HEXAGON.iter().map(|flag| (*flag).to_owned()).collect(),
+        };
+        let flags = own.split_whitespace().chain(HOST.iter().copied());
+        flags.map(str::to_owned).collect()
     }
 }
 
@@ -185,27 +222,76 @@ pub fn build(
     let compiler = machine.tools()[0];
     let mut command = Command::new(compiler.name);
     command.current_dir(sources).args(STRICT);
-    match machine {
-        Machine::Host => command.args(HOST),
-        Machine::Late { skip_wait } => command
-            .args(HOST)
-            .arg("-DESTREAM_ADVERSARIAL")
-            .arg(format!("-DESTREAM_SKIP_WAIT={skip_wait}")),
-        Machine::Sanitized => command.args(HOST).args([
-            "-O1",
-            "-fsanitize=address,undefined",
-            "-fno-sanitize-recover=all",
-        ]),
-        Machine::Emulated => command.args(HEXAGON),
-    };
+    command.args(machine.flags());
     command.args(COMMON).arg(program.source());
     command.args(machine.sources());
-    compile(machine.tools(), command, out)
+    compile(machine.tools(), &mut command, out)
+}
+
+/// How a device's vector unit computes with floating-point numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// Every architecture from v68 on.
+    Qfloat,
+    /// Fewer instructions, where it is there.
+    Ieee,
+}
+
+/// What a compiler makes of one file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// An object.
+    Object,
+    /// Text: all that can be had of instructions which the assembler does not know.
+    Assembly,
+}
+
+/// The files of a device that compile to objects; `device/mat_hmx.c` compiles to text alone.
+pub const DEVICE_SOURCES: &[&str] = &[
+    "expert.c",
+    "route.c",
+    "check.c",
+    "decode.c",
+    "device/dma_user.c",
+];
+
+const DEVICE: &[&str] = &[
+    "--target=hexagon-unknown-linux-musl",
+    "-mv73",
+    "-mhvx=v73",
+    "-mhvx-length=128B",
+    "-ffreestanding",
+    "-DESTREAM_DEVICE",
+];
+
+/// Compiles one file of the C in `sources` for a device of architecture v73. Nothing is linked: what
+/// a program for a device is linked with comes with its vendor's tools.
+///
+/// # Errors
+/// If a tool is missing or fails; then `out` is as it was.
+pub fn device(
+    sources: &Path,
+    source: &str,
+    dialect: Dialect,
+    output: Output,
+    out: &Path,
+) -> Result<(), BuildError> {
+    let mut command = Command::new(CLANG.name);
+    command.current_dir(sources).args(STRICT).args(DEVICE);
+    match dialect {
+        Dialect::Qfloat => command.arg("-mhvx-qfloat"),
+        Dialect::Ieee => command.args(["-mhvx-ieee-fp", "-DESTREAM_IEEE"]),
+    };
+    match output {
+        Output::Object => command.arg("-c"),
+        Output::Assembly => command.args(["-S", "-fno-integrated-as"]),
+    };
+    compile(&[CLANG], command.arg(source), out)
 }
 
 /// Runs a compiler whose last argument is still missing: where its output goes. That is beside `out`
 /// first, so that nobody starts half a program.
-fn compile(tools: &'static [Tool], mut command: Command, out: &Path) -> Result<(), BuildError> {
+fn compile(tools: &[Tool], command: &mut Command, out: &Path) -> Result<(), BuildError> {
     if let Some(tool) = missing(tools).first() {
         return Err(BuildError::Missing(*tool));
     }

@@ -73,6 +73,13 @@ static inline HVX_Vector Q6_Vw_vasl_VwVw(HVX_Vector a, HVX_Vector b)
         d.uw[i] = n >= 0 ? hvx_shift(a.uw[i], n, 32) : (uint32_t)(a.w[i] >> (n < -31 ? 31 : -n));
     });
 }
+static inline HVX_Vector Q6_Vw_vasr_VwVw(HVX_Vector a, HVX_Vector b)
+{
+    HVX_LANES(32, {
+        int32_t n = hvx_count(b.uw[i], 6);
+        d.uw[i] = n < 0 ? hvx_shift(a.uw[i], -n, 32) : (uint32_t)(a.w[i] >> n);
+    });
+}
 static inline HVX_Vector Q6_Vw_vlsr_VwVw(HVX_Vector a, HVX_Vector b) { HVX_LANES(32, d.uw[i] = hvx_shift(a.uw[i], -hvx_count(b.uw[i], 6), 32)); }
 static inline HVX_Vector Q6_Vh_vasl_VhVh(HVX_Vector a, HVX_Vector b)
 {
@@ -110,6 +117,11 @@ static inline HVX_VectorPair Q6_W_vcombine_VV(HVX_Vector high, HVX_Vector low)
     return w;
 }
 
+/* Words by the halves of r, even ones by the low half. */
+static inline HVX_Vector Q6_Vw_vmpyi_VwRh(HVX_Vector a, int32_t r)
+{
+    HVX_LANES(32, d.uw[i] = a.uw[i] * (uint32_t)(int32_t)(int16_t)(i % 2 ? r >> 16 : r));
+}
 /* Even lanes to the low vector, odd lanes to the high one. */
 static inline HVX_VectorPair Q6_Wuw_vmpy_VuhVuh(HVX_Vector a, HVX_Vector b)
 {

@@ -4,12 +4,15 @@
 use estream_hexagon::toolchain::Machine;
 
 use crate::expert::{route, shape, small};
-use crate::parts::Recipe;
+use crate::parts::{Case, Recipe};
 use crate::plan::Cut;
 use crate::random::Random;
 
 /// Waits of `c/expert.c`.
 const WAITS: u32 = 4;
+
+/// How a process ends that saw a race.
+const RACE: i32 = 66;
 
 /// Pipelines of one step and of many, with rests, shards and chunks.
 fn recipes() -> Vec<Recipe> {
@@ -53,6 +56,26 @@ fn without_any_one_wait_results_are_wrong() {
                 .all(|(a, b)| a.to_bits() == b.to_bits());
             assert!(!same, "wait {skip_wait} is not needed for {:?}", recipe.cut);
         }
+    }
+}
+
+#[test]
+fn what_runs_at_the_same_time_touches_different_memory() {
+    for recipe in recipes() {
+        recipe.check(Machine::Threads { skip_wait: 0 });
+    }
+}
+
+/// The check of the test before would see it.
+#[test]
+fn without_a_wait_two_threads_touch_the_same_memory() {
+    for skip_wait in 1..=WAITS {
+        let case = recipes()[0].make();
+        let mut serve = case.serve(Machine::Threads { skip_wait }, case.op.plan.vtcm_bytes);
+        serve
+            .process
+            .send(&Case::message(&case.op, &serve.buffers()));
+        assert_eq!(serve.process.finish(), Some(RACE), "wait {skip_wait}");
     }
 }
 

@@ -4,6 +4,7 @@
 mod abi;
 mod contract;
 mod decode;
+mod device;
 mod expert;
 mod hostile;
 mod late;

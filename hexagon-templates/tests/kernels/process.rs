@@ -35,6 +35,8 @@ impl Process {
         } else {
             Command::new(path)
         };
+        // Threads that nobody waited for are not what is looked for.
+        command.env("TSAN_OPTIONS", "report_thread_leaks=0 halt_on_error=1");
         command.args(arguments.iter().map(u32::to_string));
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         Process(child.expect("the program was just built"))
