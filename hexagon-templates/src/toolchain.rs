@@ -23,6 +23,8 @@ pub const CC: Tool = tool("cc", "gcc");
 pub const CLANG: Tool = tool("clang-19", "clang-19");
 /// Linker for Hexagon.
 pub const LLD: Tool = tool("ld.lld-19", "lld-19");
+/// A later compiler for Hexagon. Its package is one of Python's.
+pub const ZIG: Tool = tool("zig", "ziglang (pip)");
 /// Disassembler.
 pub const OBJDUMP: Tool = tool("llvm-objdump-19", "llvm-19");
 /// Emulator.
@@ -237,12 +239,42 @@ pub enum Dialect {
     Ieee,
 }
 
+/// Architectures of devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names of the architectures")]
+pub enum Arch {
+    V73,
+    V75,
+    V79,
+    V81,
+}
+
+/// What compiles for a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compiler {
+    /// [`CLANG`], which knows v73 and no later one, and lets one dialect use instructions of the other.
+    Clang,
+    /// [`ZIG`], a later clang, which knows all of [`Arch`] and keeps the dialects apart.
+    Zig,
+}
+
+/// A device, as far as a compiler knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its architecture.
+    pub arch: Arch,
+    /// Which of its instructions are used.
+    pub dialect: Dialect,
+    /// By what.
+    pub compiler: Compiler,
+}
+
 /// What a compiler makes of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// An object.
     Object,
-    /// Text: all that can be had of instructions which the assembler does not know.
+    /// Text: all that can be had of instructions which no assembler here knows.
     Assembly,
 }
 
@@ -255,38 +287,80 @@ pub const DEVICE_SOURCES: &[&str] = &[
     "device/dma_user.c",
 ];
 
-const DEVICE: &[&str] = &[
-    "--target=hexagon-unknown-linux-musl",
-    "-mv73",
-    "-mhvx=v73",
-    "-mhvx-length=128B",
-    "-ffreestanding",
-    "-DESTREAM_DEVICE",
-];
+impl Arch {
+    /// All of them.
+    pub const ALL: [Arch; 4] = [Arch::V73, Arch::V75, Arch::V79, Arch::V81];
 
-/// Compiles one file of the C in `sources` for a device of architecture v73. Nothing is linked: what
-/// a program for a device is linked with comes with its vendor's tools.
+    /// The number in its name.
+    pub fn number(self) -> u32 {
+        match self {
+            Arch::V73 => 73,
+            Arch::V75 => 75,
+            Arch::V79 => 79,
+            Arch::V81 => 81,
+        }
+    }
+}
+
+impl Device {
+    fn command(self, out: &Path) -> Command {
+        let number = self.arch.number();
+        let ieee = self.dialect == Dialect::Ieee;
+        match self.compiler {
+            Compiler::Clang => {
+                let mut command = Command::new(CLANG.name);
+                command.arg("--target=hexagon-unknown-linux-musl");
+                command.args([&format!("-mv{number}"), &format!("-mhvx=v{number}")]);
+                command.args(["-mhvx-length=128B", "-mhvx-qfloat"]);
+                command.args(ieee.then_some("-mhvx-ieee-fp"));
+                command
+            }
+            Compiler::Zig => {
+                let mut command = Command::new(ZIG.name);
+                let ieee = if ieee { "+hvx_ieee_fp" } else { "" };
+                command.args(["cc", "-target", "hexagon-linux-musl"]);
+                command.arg(format!(
+                    "-mcpu=hexagonv{number}+hvxv{number}+hvx_length128b+hvx_qfloat{ieee}"
+                ));
+                // It passes options that text does not need, and warns of them.
+                command.args([
+                    "-fno-sanitize=undefined",
+                    "-Wno-unused-command-line-argument",
+                ]);
+                let cache = out.with_file_name("zig-cache");
+                command.env("ZIG_GLOBAL_CACHE_DIR", &cache);
+                command.env("ZIG_LOCAL_CACHE_DIR", &cache);
+                command
+            }
+        }
+    }
+}
+
+/// Compiles one file of the C in `sources` for a device. Nothing is linked: what a program for a device
+/// is linked with comes with its vendor's tools.
 ///
 /// # Errors
 /// If a tool is missing or fails; then `out` is as it was.
 pub fn device(
     sources: &Path,
     source: &str,
-    dialect: Dialect,
+    device: Device,
     output: Output,
     out: &Path,
 ) -> Result<(), BuildError> {
-    let mut command = Command::new(CLANG.name);
-    command.current_dir(sources).args(STRICT).args(DEVICE);
-    match dialect {
-        Dialect::Qfloat => command.arg("-mhvx-qfloat"),
-        Dialect::Ieee => command.args(["-mhvx-ieee-fp", "-DESTREAM_IEEE"]),
+    let tool = match device.compiler {
+        Compiler::Clang => CLANG,
+        Compiler::Zig => ZIG,
     };
+    let mut command = device.command(out);
+    command.current_dir(sources).args(STRICT);
+    command.args(["-ffreestanding", "-DESTREAM_DEVICE"]);
+    command.args((device.dialect == Dialect::Ieee).then_some("-DESTREAM_IEEE"));
     match output {
         Output::Object => command.arg("-c"),
         Output::Assembly => command.args(["-S", "-fno-integrated-as"]),
     };
-    compile(&[CLANG], command.arg(source), out)
+    compile(&[tool], command.arg(source), out)
 }
 
 /// Runs a compiler whose last argument is still missing: where its output goes. That is beside `out`

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use estream_hexagon::toolchain::{
-    DEVICE_SOURCES, Dialect, Machine, Output, Program, build, device,
+    Arch, Compiler, DEVICE_SOURCES, Device, Dialect, Machine, Output, Program, build, device,
 };
 
 /// Arguments of `hexagon`.
@@ -40,24 +40,24 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         println!("{}", path.display());
     }
     for (name, dialect) in [("qfloat", Dialect::Qfloat), ("ieee", Dialect::Ieee)] {
+        let to = Device {
+            arch: Arch::V73,
+            dialect,
+            compiler: Compiler::Clang,
+        };
         let dir = out.join(format!("device-v73-{name}"));
         fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        for source in DEVICE_SOURCES {
-            let path = dir
-                .join(Path::new(source).file_name().expect("a file"))
-                .with_extension("o");
-            device(&sources, source, dialect, Output::Object, &path)?;
+        let objects = DEVICE_SOURCES
+            .iter()
+            .map(|source| (*source, Output::Object, "o"));
+        for (source, output, extension) in
+            objects.chain([("device/mat_hmx.c", Output::Assembly, "s")])
+        {
+            let file = Path::new(source).file_name().expect("a file");
+            let path = dir.join(file).with_extension(extension);
+            device(&sources, source, to, output, &path)?;
             println!("{}", path.display());
         }
-        let path = dir.join("mat_hmx.s");
-        device(
-            &sources,
-            "device/mat_hmx.c",
-            dialect,
-            Output::Assembly,
-            &path,
-        )?;
-        println!("{}", path.display());
     }
     Ok(())
 }

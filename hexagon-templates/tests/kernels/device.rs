@@ -1,20 +1,43 @@
 //! What is known of a device without one: every file compiles for it, the loops over nibbles take no
 //! more instructions than they should, and the emulator's program has none that it cannot execute.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use estream_hexagon::toolchain::{
-    CLANG, DEVICE_SOURCES, Dialect, LLD, Machine, OBJDUMP, Output, Program, device,
+    Arch, CLANG, Compiler, DEVICE_SOURCES, Device, Dialect, LLD, Machine, OBJDUMP, Output, Program,
+    Tool, ZIG, device,
 };
 
 use crate::tools;
 
 const DIALECTS: [Dialect; 2] = [Dialect::Qfloat, Dialect::Ieee];
 
+/// v73 by clang 19, in both dialects.
+fn v73() -> impl Iterator<Item = Device> {
+    DIALECTS.into_iter().map(|dialect| Device {
+        arch: Arch::V73,
+        dialect,
+        compiler: Compiler::Clang,
+    })
+}
+
+/// Every architecture by the later compiler.
+fn all() -> impl Iterator<Item = Device> {
+    let devices = |arch| {
+        DIALECTS.map(|dialect| Device {
+            arch,
+            dialect,
+            compiler: Compiler::Zig,
+        })
+    };
+    Arch::ALL.into_iter().flat_map(devices)
+}
+
 /// Attributes without which the disassembler knows no vector instruction.
 const ATTRIBUTES: &str = "+hvxv73,+hvx-length128b,+hvx-qfloat,+hvx-ieee-fp";
 
-fn disassembly(path: &std::path::Path) -> String {
+fn disassembly(path: &Path) -> String {
     let mut command = Command::new(OBJDUMP.name);
     command.args(["-d", "--no-show-raw-insn", "--mcpu=hexagonv73"]);
     command.arg(format!("--mattr={ATTRIBUTES}")).arg(path);
@@ -54,45 +77,44 @@ fn the_emulated_programs_have_no_instruction_that_is_only_on_a_device() {
         assert_eq!(text.lines().find(|line| only_on_a_device(line)), None);
     }
     // What is looked for is found where it is.
-    for (source, dialect) in [
-        ("decode.c", Dialect::Qfloat),
-        ("decode.c", Dialect::Ieee),
-        ("expert.c", Dialect::Qfloat),
-        ("device/dma_user.c", Dialect::Qfloat),
-    ] {
-        let text = disassembly(&object(source, dialect));
-        assert!(text.lines().any(only_on_a_device), "{source} {dialect:?}");
+    for source in ["decode.c", "expert.c"] {
+        for to in v73() {
+            let text = disassembly(&object(source, to));
+            assert!(text.lines().any(only_on_a_device), "{source} {to:?}");
+        }
     }
+    let dma = object("device/dma_user.c", v73().next().unwrap());
+    assert!(disassembly(&dma).lines().any(only_on_a_device));
 }
 
-fn object(source: &str, dialect: Dialect) -> std::path::PathBuf {
+fn out(source: &str, to: Device, extension: &str) -> PathBuf {
     let name = source.replace('/', "-").replace(".c", "");
-    let out = tools::scratch(&format!("{name}-{dialect:?}.o"));
-    device(&tools::sources(), source, dialect, Output::Object, &out)
-        .unwrap_or_else(|e| panic!("{e}"));
+    let Device {
+        arch,
+        dialect,
+        compiler,
+    } = to;
+    tools::scratch(&format!(
+        "{name}-{arch:?}-{dialect:?}-{compiler:?}.{extension}"
+    ))
+}
+
+fn object(source: &str, to: Device) -> PathBuf {
+    let out = out(source, to, "o");
+    let built = device(&tools::sources(), source, to, Output::Object, &out);
+    built.unwrap_or_else(|e| panic!("{to:?}: {e}"));
     out
 }
 
-#[test]
-fn every_file_of_the_device_compiles_without_a_warning() {
-    if !tools::have(&[CLANG], "compiling for a device") {
-        return;
+fn check_that_it_compiles(to: Device) {
+    for source in DEVICE_SOURCES {
+        object(source, to);
     }
-    for dialect in DIALECTS {
-        for source in DEVICE_SOURCES {
-            object(source, dialect);
-        }
-    }
-    let text = tools::scratch("mat_hmx.s");
-    device(
-        &tools::sources(),
-        "device/mat_hmx.c",
-        Dialect::Qfloat,
-        Output::Assembly,
-        &text,
-    )
-    .unwrap_or_else(|e| panic!("{e}"));
-    let text = std::fs::read_to_string(text).unwrap();
+    let matrix = "device/mat_hmx.c";
+    let out = out(matrix, to, "s");
+    let built = device(&tools::sources(), matrix, to, Output::Assembly, &out);
+    built.unwrap_or_else(|e| panic!("{to:?}: {e}"));
+    let text = std::fs::read_to_string(out).unwrap();
     for instruction in [
         "bias = mxmem2(r",
         "mxclracc.hf",
@@ -101,6 +123,13 @@ fn every_file_of_the_device_compiles_without_a_warning() {
         "):after.hf = acc",
     ] {
         assert!(text.contains(instruction), "{instruction}");
+    }
+}
+
+#[test]
+fn every_file_of_the_device_compiles_without_a_warning() {
+    if tools::have(&[CLANG], "compiling for v73") {
+        v73().for_each(check_that_it_compiles);
     }
 }
 
@@ -160,17 +189,33 @@ fn count(text: &str, function: &str) -> f64 {
     2.0 * (vectors - stores) as f64 / look_ups as f64
 }
 
+/// Counts the loops of `decode.c`, prints the figures, and compares them with what they should be.
+fn check_counts(to: Device) {
+    let (direct, pair) = match to.dialect {
+        Dialect::Qfloat => (12.0, 15.0),
+        Dialect::Ieee => (8.0, 11.0),
+    };
+    let text = disassembly(&object("decode.c", to));
+    for (function, most) in [("decode_direct", direct), ("decode_pair", pair)] {
+        let count = count(&text, function);
+        println!("{function}: {count} vector instructions for 128 bytes, {to:?}");
+        assert!(count <= most, "{function} {to:?}: {count} of {most}");
+    }
+}
+
 #[test]
 fn loops_over_nibbles_take_few_instructions() {
-    if !tools::have(&[CLANG, OBJDUMP], "counting instructions of a device") {
-        return;
+    if tools::have(&[CLANG, OBJDUMP], "counting instructions for v73") {
+        v73().for_each(check_counts);
     }
-    for (dialect, direct, pair) in [(Dialect::Qfloat, 12.0, 15.0), (Dialect::Ieee, 8.0, 11.0)] {
-        let text = disassembly(&object("decode.c", dialect));
-        for (function, most) in [("decode_direct", direct), ("decode_pair", pair)] {
-            let count = count(&text, function);
-            println!("{function}, v73, {dialect:?}: {count} vector instructions for 128 bytes");
-            assert!(count <= most, "{function} {dialect:?}: {count} of {most}");
-        }
+}
+
+#[test]
+#[ignore = "needs zig; scripts/hexagon runs it"]
+fn later_architectures_compile_too_and_take_as_few() {
+    const TOOLS: [Tool; 2] = [ZIG, OBJDUMP];
+    if tools::have(&TOOLS, "compiling for v75, v79 and v81") {
+        all().for_each(check_that_it_compiles);
+        all().for_each(check_counts);
     }
 }

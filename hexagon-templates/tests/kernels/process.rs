@@ -35,8 +35,10 @@ impl Process {
         } else {
             Command::new(path)
         };
-        // Threads that nobody waited for are not what is looked for.
-        command.env("TSAN_OPTIONS", "report_thread_leaks=0 halt_on_error=1");
+        // Threads that nobody waited for are not what is looked for; some tests want races.
+        let log = tools::scratch("races").display().to_string();
+        let options = format!("report_thread_leaks=0 halt_on_error=1 log_path={log}");
+        command.env("TSAN_OPTIONS", options);
         command.args(arguments.iter().map(u32::to_string));
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         Process(child.expect("the program was just built"))
