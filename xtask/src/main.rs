@@ -3,6 +3,7 @@
 
 mod golden;
 mod header;
+mod hexagon;
 mod schema;
 mod synth;
 
@@ -22,6 +23,8 @@ enum Chore {
     Schema(schema::Args),
     /// Write the header of the C ABI, or check that it is fresh.
     Header(header::Args),
+    /// Build the Hexagon kernels for this machine, for an emulator and, in part, for a device.
+    Hexagon(hexagon::Args),
     /// Run a bundle on the prompts of a golden file and compare the logits.
     Golden(golden::Args),
     /// Write a checkpoint of a model's real shape with random weights.
@@ -32,6 +35,7 @@ fn main() -> anyhow::Result<()> {
     match Args::parse().chore {
         Chore::Schema(args) => schema::run(&args),
         Chore::Header(args) => header::run(&args),
+        Chore::Hexagon(args) => hexagon::run(&args),
         Chore::Golden(args) => golden::run(&args),
         Chore::Synth(args) => synth::run(&args),
     }
