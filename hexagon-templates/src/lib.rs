@@ -1,2 +1,4 @@
-//! Hexagon kernels for bundles.
+//! Hexagon kernels for bundles: the interface to the C in `c/`, and how that is built.
 #![forbid(unsafe_code)]
+
+pub mod abi;
