@@ -108,9 +108,9 @@ static inline float sf_sqrt(float x)
 
 /* What exp rounds with: adding it to a small number leaves the nearest integer in the low bits. */
 #define EXP_ROUND 12582912.0f
-/* Below and above this exp stays what it is there, a normal number. */
+/* Below and above this exp stays what it is there: a normal number, and so is its reciprocal. */
 #define EXP_LEAST (-87.0f)
-#define EXP_MOST 88.0f
+#define EXP_MOST 87.0f
 #define EXP_LOG2_E 0x1.715476p+0f
 /* ln 2 in two parts; the first has 16 bits, so that its products with integers are exact. */
 #define EXP_LN2_HIGH 0x1.62e4p-1f

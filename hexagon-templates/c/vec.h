@@ -2,9 +2,10 @@
  *
  *     hf_mul(a, b), hf_add(a, b)         FP16
  *     hf_from_int(h)                     64 int16 of −256 … 256, exactly
- *     hf_widen(x)                        even lanes and odd lanes as binary32, exactly
+ *     hf_widen(x, &even, &odd)           even lanes and odd lanes as binary32, exactly
  *     hf_narrow(even, odd)               and back, rounded: lane 2i of even[i], 2i + 1 of odd[i]
  *     sf_load(p), sf_store(p, x)         128 aligned bytes
+ *     sf_of_words(v)                     the numbers whose bits are the 32 words of v
  *     sf_splat(f), sf_add, sf_sub, sf_mul, sf_max, sf_min
  *     sf_bits_shl(x, n)                  the bits of each lane, shifted left
  *     sf_bits_add(x, c)                  and c added to them

@@ -6,6 +6,8 @@
 use estream_schemas::dtype::DType;
 use estream_schemas::layout::{Form, Layout, NibbleOrder};
 
+use crate::wire::{Described, Wire, codes, wire};
+
 /// Begins every message.
 pub const MAGIC: u32 = 0x4d52_5453;
 /// Version of the messages.
@@ -36,130 +38,6 @@ pub const ALIGN: u32 = 128;
 pub const SCALES_BYTES: u32 = 256;
 /// An operand that is not there.
 pub const NONE: u32 = u32::MAX;
-
-/// A value as the bytes of a message.
-pub trait Wire: Sized {
-    /// How many.
-    const BYTES: usize;
-    /// Appends them.
-    fn put(&self, out: &mut Vec<u8>);
-    /// Takes them from the front; `None` if there are fewer, or they mean nothing.
-    fn take(bytes: &mut &[u8]) -> Option<Self>;
-
-    /// The bytes alone.
-    fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(Self::BYTES);
-        self.put(&mut out);
-        out
-    }
-}
-
-/// A struct of `abi.h`.
-pub trait Described: Wire {
-    /// Its tag in C.
-    const C_NAME: &'static str;
-    /// Names and offsets of its fields.
-    fn fields() -> Vec<(&'static str, usize)>;
-}
-
-macro_rules! wire_integer {
-    ($($ty:ty)*) => {$(
-        impl Wire for $ty {
-            const BYTES: usize = size_of::<$ty>();
-
-            fn put(&self, out: &mut Vec<u8>) {
-                out.extend_from_slice(&self.to_le_bytes());
-            }
-
-            fn take(bytes: &mut &[u8]) -> Option<$ty> {
-                let (first, rest) = bytes.split_first_chunk()?;
-                *bytes = rest;
-                Some(<$ty>::from_le_bytes(*first))
-            }
-        }
-    )*};
-}
-
-wire_integer!(u16 u32);
-
-impl<T: Wire + Copy + Default, const N: usize> Wire for [T; N] {
-    const BYTES: usize = N * T::BYTES;
-
-    fn put(&self, out: &mut Vec<u8>) {
-        self.iter().for_each(|item| item.put(out));
-    }
-
-    fn take(bytes: &mut &[u8]) -> Option<[T; N]> {
-        let mut items = [T::default(); N];
-        for item in &mut items {
-            *item = T::take(bytes)?;
-        }
-        Some(items)
-    }
-}
-
-macro_rules! wire {
-    ($(
-        $(#[$doc:meta])*
-        $name:ident = $c_name:literal { $($(#[$field_doc:meta])* $field:ident: $ty:ty,)* }
-    )*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct $name { $($(#[$field_doc])* pub $field: $ty,)* }
-
-        impl Wire for $name {
-            const BYTES: usize = 0 $(+ <$ty as Wire>::BYTES)*;
-
-            fn put(&self, out: &mut Vec<u8>) {
-                $(self.$field.put(out);)*
-            }
-
-            fn take(bytes: &mut &[u8]) -> Option<$name> {
-                Some($name { $($field: Wire::take(bytes)?,)* })
-            }
-        }
-
-        impl Described for $name {
-            const C_NAME: &'static str = $c_name;
-
-            fn fields() -> Vec<(&'static str, usize)> {
-                let sizes = [$((stringify!($field), <$ty as Wire>::BYTES),)*];
-                let place = |at: &mut usize, (name, bytes)| {
-                    *at += bytes;
-                    Some((name, *at - bytes))
-                };
-                sizes.into_iter().scan(0, place).collect()
-            }
-        }
-    )*};
-}
-
-macro_rules! codes {
-    ($(
-        $(#[$doc:meta])*
-        $name:ident { $($(#[$code_doc:meta])* $code:ident = $value:literal as $c_name:literal,)* }
-    )*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $name { $($(#[$code_doc])* $code = $value,)* }
-
-        impl $name {
-            /// Every one of them, with its name in C.
-            pub const ALL: &'static [($name, &'static str)] = &[$(($name::$code, $c_name),)*];
-
-            /// The number in a message.
-            pub const fn code(self) -> u32 {
-                self as u32
-            }
-
-            /// What a number means.
-            pub fn from_code(code: u32) -> Option<$name> {
-                let mut all = $name::ALL.iter();
-                all.find(|known| known.0.code() == code).map(|known| known.0)
-            }
-        }
-    )*};
-}
 
 codes! {
     /// How a batch ended.
@@ -683,46 +561,4 @@ impl Ref {
         buffer: NONE,
         offset: 0,
     };
-}
-
-/// A message of operators, built one after another.
-#[derive(Clone, Debug, Default)]
-pub struct Message {
-    buffers: Vec<Buffer>,
-    ops: Vec<u8>,
-    op_count: u32,
-}
-
-impl Message {
-    /// One that names `buffers`, in this order.
-    pub fn new(buffers: &[Buffer]) -> Message {
-        Message {
-            buffers: buffers.to_vec(),
-            ..Message::default()
-        }
-    }
-
-    /// Appends an operator.
-    pub fn push<T: Described>(&mut self, op: &T) {
-        op.put(&mut self.ops);
-        self.op_count += 1;
-    }
-
-    /// The bytes to send; `None` if they are more than [`MAX_BATCH_BYTES`].
-    pub fn bytes(&self, sequence: u32) -> Option<Vec<u8>> {
-        let bytes = Batch::BYTES + self.buffers.len() * Buffer::BYTES + self.ops.len();
-        let head = Batch {
-            magic: MAGIC,
-            version: VERSION,
-            bytes: u32::try_from(bytes).ok().filter(|n| *n <= MAX_BATCH_BYTES)?,
-            sequence,
-            buffer_count: u32::try_from(self.buffers.len()).ok()?,
-            op_count: self.op_count,
-            zero: [0; 2],
-        };
-        let mut out = head.to_bytes();
-        self.buffers.iter().for_each(|buffer| buffer.put(&mut out));
-        out.extend_from_slice(&self.ops);
-        Some(out)
-    }
 }

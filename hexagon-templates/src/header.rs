@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
-use crate::abi::{self, Described, LayoutCode, Wire};
+use crate::abi::{self, LayoutCode};
 use crate::vtcm::BANK_BYTES;
+use crate::wire::{Described, Wire};
 use crate::{Arch, Region, Stored, Template};
 
 /// What the header of a template for `arch` is called.

@@ -1,9 +1,9 @@
-//! Hexagon kernels for bundles: the interface to the C in `c/`, and the templates it is used with.
+//! Hexagon kernels for bundles: the interface to the C in `c/`, how that is built, and the templates it is
+//! used with.
 //!
 //! A *template* is the expert kernel for one shape class, made for one size of VTCM, the memory on the
-//! NPU's chip: how many rows an invocation takes and where in VTCM everything lies. It does not depend
-//! on a model's weights or on routes. It is computed from dimensions alone; nothing here reads or writes
-//! anything.
+//! NPU's chip: how many rows an invocation takes and where in VTCM everything lies. It is computed from
+//! dimensions and layouts alone, and depends neither on weights nor on routes.
 //!
 //! ```
 //! use estream_hexagon::{ExpertShape, Template};
@@ -20,10 +20,13 @@
 pub mod abi;
 mod arch;
 mod header;
+pub mod message;
 mod pack;
 mod refused;
 mod shape;
+pub mod toolchain;
 mod vtcm;
+pub mod wire;
 
 pub use arch::{Arch, DmaLimits, UnknownArch};
 pub use header::{file_name, header};

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use estream_hexagon::abi::Wire;
+use estream_hexagon::wire::Wire;
 use estream_hexagon::{Arch, ExpertShape, Template, file_name, header};
 use estream_schemas::layout::Layout;
 

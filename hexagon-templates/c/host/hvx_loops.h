@@ -74,6 +74,13 @@ static inline HVX_Vector Q6_Vw_vasl_VwVw(HVX_Vector a, HVX_Vector b)
     });
 }
 static inline HVX_Vector Q6_Vw_vlsr_VwVw(HVX_Vector a, HVX_Vector b) { HVX_LANES(32, d.uw[i] = hvx_shift(a.uw[i], -hvx_count(b.uw[i], 6), 32)); }
+static inline HVX_Vector Q6_Vh_vasl_VhVh(HVX_Vector a, HVX_Vector b)
+{
+    HVX_LANES(64, {
+        int32_t n = hvx_count(b.uh[i], 5);
+        d.uh[i] = (uint16_t)(n >= 0 ? hvx_shift(a.uh[i], n, 16) : (uint32_t)(a.h[i] >> (n < -15 ? 15 : -n)));
+    });
+}
 static inline HVX_Vector Q6_Vh_vlsr_VhVh(HVX_Vector a, HVX_Vector b) { HVX_LANES(64, d.uh[i] = (uint16_t)hvx_shift(a.uh[i], -hvx_count(b.uh[i], 5), 16)); }
 
 static inline HVX_Vector Q6_Vuw_vcl0_Vuw(HVX_Vector a) { HVX_LANES(32, d.uw[i] = a.uw[i] ? (uint32_t)__builtin_clz(a.uw[i]) : 32u); }
@@ -142,6 +149,22 @@ static inline HVX_Vector Q6_Vb_vshuff_Vb(HVX_Vector a)
 static inline HVX_VectorPair Q6_W_vshuff_VVR(HVX_Vector high, HVX_Vector low, int32_t r)
 {
     for (int offset = 1; offset < 128; offset <<= 1) {
+        if (!(r & offset))
+            continue;
+        for (int k = 0; k < 128; k++) {
+            if (!(k & offset)) {
+                uint8_t byte = high.ub[k];
+                high.ub[k] = low.ub[k + offset];
+                low.ub[k + offset] = byte;
+            }
+        }
+    }
+    return Q6_W_vcombine_VV(high, low);
+}
+/* The inverse: elements of so many bytes are parted, the even ones to the low vector. */
+static inline HVX_VectorPair Q6_W_vdeal_VVR(HVX_Vector high, HVX_Vector low, int32_t r)
+{
+    for (int offset = 64; offset > 0; offset >>= 1) {
         if (!(r & offset))
             continue;
         for (int k = 0; k < 128; k++) {

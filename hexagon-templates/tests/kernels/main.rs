@@ -1,0 +1,13 @@
+//! The C of the kernels, built and run: on this machine, in an emulator of Hexagon, and as objects
+//! for a device, which nothing here can run.
+
+mod abi;
+mod contract;
+mod decode;
+mod expert;
+mod numbers;
+mod parts;
+mod plan;
+mod process;
+mod random;
+mod tools;
