@@ -48,18 +48,19 @@ impl Arch {
         }
     }
 
-    /// What a descriptor can move. A rectangle's fields have 16 bits on v73 and 24 from v75 on, as
-    /// llama.cpp's `ggml-hexagon/htp/dma-queue.h` fills them in.
+    /// What a descriptor can move, by the bits that its fields have in llama.cpp's
+    /// `ggml-hexagon/htp/dma-queue.h`: the wide form of rectangles, from v75 on, has long rows and no more of
+    /// them.
     pub fn dma(self) -> DmaLimits {
-        let most = match self {
+        let row_bytes = match self {
             Arch::V73 => BITS_16,
             Arch::V75 | Arch::V79 | Arch::V81 => BITS_24,
         };
         DmaLimits {
             linear_bytes: BITS_24,
-            rows: most,
-            row_bytes: most,
-            stride_bytes: most,
+            rows: BITS_16,
+            row_bytes,
+            stride_bytes: row_bytes,
         }
     }
 }
@@ -101,8 +102,10 @@ mod tests {
     }
 
     #[test]
-    fn only_v73_has_narrow_rectangles() {
-        let rows = Arch::ALL.map(|arch| arch.dma().rows);
-        assert_eq!(rows, [65_535, 16_777_215, 16_777_215, 16_777_215]);
+    fn only_v73_has_narrow_rectangles_and_none_has_tall_ones() {
+        let wide = 16_777_215;
+        let strides = Arch::ALL.map(|arch| arch.dma().stride_bytes);
+        assert_eq!(strides, [65_535, wide, wide, wide]);
+        assert!(Arch::ALL.iter().all(|arch| arch.dma().rows == 65_535));
     }
 }

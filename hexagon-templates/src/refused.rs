@@ -72,9 +72,10 @@ fn need(bytes: Option<u64>) -> String {
 }
 
 fn hint(needed_bytes: Option<u64>, shards: Option<(u64, u64)>) -> String {
-    let cut = shards
-        .map(|(shards, bytes)| format!("experts cut with compile --shards {shards} need {bytes}"));
-    let more = needed_bytes.map(|bytes| format!("a device with {bytes} of VTCM would do"));
+    let cut = shards.map(|(shards, bytes)| {
+        format!("cut experts with compile --shards {shards}, which needs {bytes}")
+    });
+    let more = needed_bytes.map(|bytes| format!("take an NPU with at least {bytes}"));
     let ways: Vec<String> = cut.into_iter().chain(more).collect();
     match ways.is_empty() {
         true => "no number of shards would do".to_owned(),

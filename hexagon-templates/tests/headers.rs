@@ -47,14 +47,14 @@ fn a_compiler_reads_the_plan_that_a_message_has() {
         assert!(status.success(), "{}", header(&template, arch));
         let output = Command::new(&program).output().unwrap();
         let shape = template.shape();
-        let rows = u64::from(arch.dma().rows);
+        let row_bytes = u64::from(arch.dma().row_bytes);
         let numbers = [
             shape.hidden(),
             shape.ff(),
             codes[0],
             codes[1],
             codes[2],
-            rows,
+            row_bytes,
         ];
         let numbers = numbers.map(|number| u32::try_from(number).unwrap());
         let mut expected: Vec<u8> = numbers
@@ -75,7 +75,7 @@ int main(void)
 {
     const uint32_t numbers[] = {
         ESTREAM_TEMPLATE_HIDDEN, ESTREAM_TEMPLATE_FF,   ESTREAM_TEMPLATE_GATE,
-        ESTREAM_TEMPLATE_UP,     ESTREAM_TEMPLATE_DOWN, ESTREAM_DMA_MAX_ROWS,
+        ESTREAM_TEMPLATE_UP,     ESTREAM_TEMPLATE_DOWN, ESTREAM_DMA_MAX_ROW_BYTES,
     };
     const struct estream_plan *plan = &estream_template_plan;
     size_t written = fwrite(numbers, sizeof numbers, 1, stdout);

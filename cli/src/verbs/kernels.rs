@@ -80,7 +80,15 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
     let reader = BundleReader::open(&args.model)?;
     let vtcm_bytes = args.vtcm.unwrap_or(VTCM_BYTES);
     let classes = classes(&reader.bundle().manifest().experts.layers);
-    let templates = templates(&classes, vtcm_bytes)?;
+    let templates = templates(&classes, vtcm_bytes).map_err(|(exit, problems)| {
+        let what = match problems.len() {
+            1 => "one thing is in the way".to_owned(),
+            count => format!("{count} things are in the way"),
+        };
+        let (bundle, problems) = (args.model.display(), problems.join("\n  - "));
+        let message = format!("{bundle}: {what}:\n  - {problems}");
+        Failure::new(exit, Error::msg(message))
+    })?;
     let mut archs = args.arch.clone();
     archs.sort_unstable();
     archs.dedup();
@@ -111,16 +119,20 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
     ui.answer(&report, |report| text(report, files.len()))
 }
 
-/// The template of every class, or all that stands in the way of some.
-fn templates(classes: &[Class], vtcm_bytes: u64) -> Result<Vec<(Vec<u64>, Template)>, Failure> {
-    let mut templates = Vec::new();
-    let (mut problems, mut exit) = (Vec::new(), Exit::CannotRun);
+/// The layers of a template, and the template.
+type Fitted = (Vec<u64>, Template);
+
+/// The template of every class; or all that stands in the way of some, and its exit code.
+fn templates(classes: &[Class], vtcm_bytes: u64) -> Result<Vec<Fitted>, (Exit, Vec<String>)> {
+    if classes.is_empty() {
+        let nothing = "it has no experts, and templates are for experts".to_owned();
+        return Err((Exit::CannotRun, vec![nothing]));
+    }
+    let (mut templates, mut problems) = (Vec::new(), Vec::new());
+    let mut exit = Exit::CannotRun;
     for Class { layers, shape } in classes {
-        let template = match shape {
-            Ok(shape) => Template::new(shape, vtcm_bytes),
-            Err(refused) => Err(refused.clone()),
-        };
-        match template {
+        let shape = shape.as_ref().map_err(Clone::clone);
+        match shape.and_then(|shape| Template::new(shape, vtcm_bytes)) {
             Ok(template) => templates.push((layers.clone(), template)),
             Err(refused) => {
                 exit = refused.exit();
@@ -128,12 +140,9 @@ fn templates(classes: &[Class], vtcm_bytes: u64) -> Result<Vec<(Vec<u64>, Templa
             }
         }
     }
-    if classes.is_empty() {
-        problems.push("the bundle has no experts, and templates are for experts".to_owned());
-    }
     match problems.is_empty() {
         true => Ok(templates),
-        false => Err(Failure::new(exit, Error::msg(problems.join("\n  ")))),
+        false => Err((exit, problems)),
     }
 }
 

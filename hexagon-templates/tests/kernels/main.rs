@@ -10,4 +10,5 @@ mod parts;
 mod plan;
 mod process;
 mod random;
+mod templates;
 mod tools;
