@@ -87,7 +87,7 @@ fn a_header_is_written_for_every_class_and_architecture_and_nothing_into_the_bun
     assert_eq!(template["layers"], json!([0, 1, 2]));
     let shape = [&template["hidden"], &template["ff"], &template["shards"]];
     assert_eq!(shape.map(number), [128, 64, 1]);
-    assert_eq!(template["layouts"], json!(["q4_0.t32.direct"; 3]));
+    assert_eq!(template["layouts"], json!(vec!["q4_0.t32.direct"; 3]));
     let archs: Vec<&str> = (template["headers"].as_array().unwrap().iter())
         .map(|header| header["arch"].as_str().unwrap())
         .collect();
