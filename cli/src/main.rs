@@ -15,6 +15,7 @@ mod signals;
 mod source;
 mod stream;
 mod tables;
+mod templates;
 mod text;
 mod ui;
 mod verbs;
@@ -65,6 +66,7 @@ enum Verb {
     Profile(verbs::profile::Verb),
     #[command(subcommand)]
     Arch(verbs::arch::Verb),
+    Kernels(verbs::kernels::Args),
     /// Print a shell's completion script
     Completions {
         /// The shell
@@ -109,6 +111,7 @@ fn run(verb: &Verb, ui: &Ui) -> Result<(), Failure> {
         Verb::Plan(args) => verbs::plan::run(args, ui),
         Verb::Profile(verb) => verbs::profile::run(verb, ui),
         Verb::Arch(verb) => verbs::arch::run(verb, ui),
+        Verb::Kernels(args) => verbs::kernels::run(args, ui),
         Verb::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "estream", &mut script);

@@ -15,6 +15,7 @@ use serde::Deserialize;
 
 use crate::failure::Failure;
 use crate::routes::{bytes, layers};
+use crate::templates::{Class, add_capacity, classes};
 
 /// Bytes of what `estream run --json --stats` prints; logits are not among them.
 const MAX_STATS_BYTES: u64 = 64 << 20;
@@ -71,6 +72,8 @@ impl std::fmt::Display for ShapeArg {
 pub(crate) struct Model {
     pub(crate) layers: Vec<StoredLayer>,
     routed: Vec<RoutedLayer>,
+    /// None are known of a shape.
+    classes: Vec<Class>,
     /// Its storage order; by id, of a shape.
     pub(crate) stored: Orders,
 }
@@ -94,6 +97,7 @@ impl Model {
                 })
                 .collect(),
             routed: layers(manifest),
+            classes: classes(&manifest.experts.layers),
         })
     }
 
@@ -101,6 +105,7 @@ impl Model {
         let layers = 0..shape.layers;
         Model {
             stored: Orders::new(),
+            classes: Vec::new(),
             layers: layers
                 .clone()
                 .map(|layer| StoredLayer {
@@ -159,12 +164,22 @@ impl Model {
         }
     }
 
+    /// As [`add_capacity`], for this model.
+    pub(crate) fn add_capacity(&self, profile: &mut Profile) -> Option<String> {
+        add_capacity(profile, self.slot_bytes(), &self.classes)
+    }
+
+    /// Bytes of the largest record.
+    fn slot_bytes(&self) -> u64 {
+        let layers = self.layers.iter();
+        layers.map(|layer| layer.record_bytes).max().unwrap_or(0)
+    }
+
     /// This model on a device, whose times are those of this name, or of records as large as the model's
     /// largest.
     pub(crate) fn on(&self, profile: &Profile, service: Option<&str>) -> Result<Setting, Failure> {
-        let largest = self.layers.iter().map(|layer| layer.record_bytes).max();
         let mut services = profile.services.iter();
-        let fits = |service: &&Service| Some(service.record_bytes) == largest;
+        let fits = |service: &&Service| service.record_bytes == self.slot_bytes();
         let found = match service {
             Some(name) => services.find(|service| service.name == name),
             None => services.find(fits),
@@ -177,7 +192,7 @@ impl Model {
                 .collect();
             let what = match service {
                 Some(name) => format!("{name:?}"),
-                None => format!("records of {} bytes", largest.unwrap_or(0)),
+                None => format!("records of {} bytes", self.slot_bytes()),
             };
             let message = format!(
                 "the profile {:?} has no times of {what}; it has [{}]",

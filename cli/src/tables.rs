@@ -91,7 +91,7 @@ pub(crate) fn sizes(sizes: &Sizes) -> String {
 }
 
 /// Layers as ranges: `0-15, 17`.
-fn ranges(layers: &[u64]) -> String {
+pub(crate) fn ranges(layers: &[u64]) -> String {
     let mut out: Vec<(u64, u64)> = Vec::new();
     for &layer in layers {
         match out.last_mut() {

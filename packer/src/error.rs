@@ -132,6 +132,12 @@ pub enum OutputError {
         /// The target.
         out: PathBuf,
     },
+    /// Something is there, and only bundles are ever replaced.
+    #[error("{}: exists; move it away or name another output", out.display())]
+    Taken {
+        /// The target.
+        out: PathBuf,
+    },
     /// Something is there that is not ours to replace.
     #[error("{}: exists and is not a bundle ({why}); move it away or name another output", out.display())]
     NotABundle {
@@ -224,6 +230,7 @@ impl OutputError {
         match self {
             OutputError::IsInput { .. }
             | OutputError::Exists { .. }
+            | OutputError::Taken { .. }
             | OutputError::NotABundle { .. }
             | OutputError::Strays { .. }
             | OutputError::NoName { .. } => Exit::Usage,

@@ -16,6 +16,7 @@
 
 mod compiled;
 mod error;
+mod folder;
 mod payload;
 mod relayout;
 pub mod report;
@@ -26,6 +27,7 @@ mod writer;
 
 pub use compiled::spec;
 pub use error::{OutputError, PackError, PlanError};
+pub use folder::write_folder;
 pub use payload::{Payload, Sink, Stopped};
 pub use relayout::{Relayout, RelayoutError, relayout, reorder};
 pub use spec::{BundleSpec, LayerSpec, LicenseSpec, SourceSpec, TensorSpec, plan};

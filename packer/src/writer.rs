@@ -383,7 +383,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    fn create(path: PathBuf) -> Result<Output, OutputError> {
+    pub(crate) fn create(path: PathBuf) -> Result<Output, OutputError> {
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -423,7 +423,7 @@ impl Output {
     }
 
     /// Waits until all of it is on the disk.
-    fn close(self) -> Result<(), OutputError> {
+    pub(crate) fn close(self) -> Result<(), OutputError> {
         let Output { file, path } = self;
         file.into_inner()
             .map_err(std::io::IntoInnerError::into_error)

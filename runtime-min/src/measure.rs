@@ -241,6 +241,7 @@ pub fn measure(
         name: manifest.model.family.clone(),
         record_bytes: experts.slot_bytes,
         tile_rows: 1,
+        capacity: None,
         other: other.into_iter().flatten().collect(),
         records: points::of(samples.executions()),
         dispatch_ns: samples.dispatch.median(),

@@ -20,6 +20,7 @@ const ESTREAM: Program = Program {
     sources: &[
         "cli",
         "compiler",
+        "hexagon-templates",
         "packer",
         "packer/order",
         "packer/planner",

@@ -3,6 +3,7 @@
 pub(crate) mod arch;
 pub(crate) mod compile;
 pub(crate) mod inspect;
+pub(crate) mod kernels;
 pub(crate) mod parity;
 pub(crate) mod plan;
 pub(crate) mod profile;

@@ -13,4 +13,5 @@ mod parts;
 mod plan;
 mod process;
 mod random;
+mod templates;
 mod tools;

@@ -26,6 +26,7 @@ fn setting(layers: u64, experts: u64, shards: u64) -> Setting {
             name: "x".to_owned(),
             record_bytes: RECORD_BYTES,
             tile_rows: 32,
+            capacity: None,
             other: [1, 16]
                 .map(|tokens| OtherTime {
                     tokens,

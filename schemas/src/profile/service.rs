@@ -25,6 +25,14 @@ pub struct Service {
     /// where it is left out.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub tile_rows: u64,
+    /// C: rows that one invocation of a kernel takes at most. A record with more takes several, one after
+    /// another; no limit where it is left out.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "capacity"
+    )]
+    pub capacity: Option<u64>,
     /// T^ne by tokens: what a layer with experts computes besides them, and its share of what layers
     /// without experts do. Tokens ascend; at least one point.
     #[serde(deserialize_with = "other")]
@@ -77,6 +85,13 @@ fn is_one(rows: &u64) -> bool {
     *rows == 1
 }
 
+fn capacity<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<u64>, D::Error> {
+    match Deserialize::deserialize(d)? {
+        Some(0) => Err(Error::custom("capacity is 0; leave it out for no limit")),
+        rows => Ok(rows),
+    }
+}
+
 fn other<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<OtherTime>, D::Error> {
     let points: Vec<OtherTime> = at_most(d, MAX_POINTS)?;
     let ascends = points.is_sorted_by_key(|point| point.tokens);
@@ -114,9 +129,20 @@ impl Service {
         line::at(&pooled.collect::<Vec<_>>(), tokens)
     }
 
-    /// Execution of a record with so many rows: 0 for none. Rows are rounded up to a multiple of
-    /// [`tile_rows`](Service::tile_rows); linear between points and after the last two.
+    /// Execution of a record with so many rows: 0 for none. They are ⌈rows / C⌉ invocations, of
+    /// [`capacity`](Service::capacity) rows each but for the rest.
     pub fn record_ns(&self, rows: u64) -> u64 {
+        let capacity = self.capacity.unwrap_or(u64::MAX).max(1);
+        let whole = match rows / capacity {
+            0 => 0,
+            count => self.invocation_ns(capacity).saturating_mul(count),
+        };
+        whole.saturating_add(self.invocation_ns(rows % capacity))
+    }
+
+    /// One invocation with so many rows: 0 for none. Rows are rounded up to a multiple of
+    /// [`tile_rows`](Service::tile_rows); linear between points and after the last two.
+    fn invocation_ns(&self, rows: u64) -> u64 {
         if rows == 0 {
             return 0;
         }
@@ -158,6 +184,30 @@ mod tests {
             assert_eq!(service.record_ns(rows), ns, "{rows} rows");
         }
         assert_eq!(service.record_ns(u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn more_rows_than_an_invocation_takes_are_several() {
+        let limited = |capacity: &str| {
+            parse(&format!(
+                r#""tile_rows":32,{capacity}"other":[{{"tokens":1,"ns":1}}],"records":[{{"rows":32,"ns":1000}},{{"rows":96,"ns":2000}}]"#
+            ))
+        };
+        let service = limited(r#""capacity":64,"#).unwrap();
+        for (rows, ns) in [
+            (0, 0),
+            (33, 1500),
+            (64, 1500),
+            (65, 1500 + 1000),
+            (128, 2 * 1500),
+            (161, 2 * 1500 + 1500),
+        ] {
+            assert_eq!(service.record_ns(rows), ns, "{rows} rows");
+        }
+        assert_eq!(service.record_ns(u64::MAX), u64::MAX);
+        assert_eq!(limited("").unwrap().record_ns(161), 3500);
+        let none = limited(r#""capacity":0,"#).unwrap_err().to_string();
+        assert!(none.contains("capacity is 0"), "{none}");
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub const FIGURES: &[&str] = &[
     "limits.buffers",
     "limits.mapping_bytes",
     "limits.vtcm_bytes",
+    "services.capacity",
     "services.dispatch_ns",
     "services.head_ns",
     "services.other",

@@ -27,6 +27,7 @@ use crate::failure::Failure;
 use crate::output::NewFile;
 use crate::profiles;
 use crate::stream::ScheduleArg;
+use crate::templates::{add_capacity, classes};
 use crate::ui::Ui;
 
 /// Plan how the experts of a bundle are streamed on a device
@@ -92,7 +93,9 @@ struct Hot {
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
     let reader = BundleReader::open(&args.bundle)?;
     let text = profiles::text_of(&args.device)?;
-    let profile = text.profile()?;
+    let mut profile = text.profile()?;
+    let experts = &reader.bundle().manifest().experts;
+    let note = add_capacity(&mut profile, experts.slot_bytes, &classes(&experts.layers));
     let budgets = budgets(args, profile.budget_bytes)?;
     let store = match &args.store {
         None => None,
@@ -117,6 +120,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
         threads: args.threads,
     };
     let setting = Setting::new(&reader, &profile, &asked)?;
+    note.iter().for_each(|note| ui.note(note));
     setting.notes().iter().for_each(|note| ui.note(note));
 
     let start = Instant::now();

@@ -146,7 +146,10 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
         (None, Some(shape)) => Model::of_shape(shape),
         (None, None) => return Err(Failure::usage("name a bundle, or a --shape")),
     };
-    let profile = profiles::named(&args.device)?;
+    let mut profile = profiles::named(&args.device)?;
+    if let Some(note) = model.add_capacity(&mut profile) {
+        ui.note(note);
+    }
     let mut setting = model.on(&profile, args.service.as_deref())?;
     setting.storage = args.ways.storage(&profile)?;
     let measured = args.measured.as_deref().map(measured).transpose()?;

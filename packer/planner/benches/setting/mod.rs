@@ -97,6 +97,7 @@ pub(crate) fn question(
             name: "made up".to_owned(),
             record_bytes: model.record_bytes,
             tile_rows: 32,
+            capacity: None,
             other: other.into(),
             records: records.into(),
             dispatch_ns: device.dispatch_ns,

@@ -115,6 +115,7 @@ pub(crate) fn question(dice: &mut Dice, reads: Reads, routed: u64) -> Question {
             name: "x".to_owned(),
             record_bytes: largest,
             tile_rows: dice.between(1, 32),
+            capacity: dice.chance(30).then(|| dice.between(1, 60)),
             other: vec![OtherTime {
                 tokens: 100,
                 group: None,

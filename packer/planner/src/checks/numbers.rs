@@ -28,6 +28,7 @@ fn question() -> Question {
             name: "x".to_owned(),
             record_bytes: 100,
             tile_rows: 1,
+            capacity: None,
             other: vec![OtherTime {
                 tokens: 20,
                 group: None,
@@ -90,6 +91,20 @@ fn a_request_takes_what_a_drawing_says() {
     assert_eq!((prediction.bytes_read, prediction.records_run), (800, 8));
     assert_eq!(prediction.times.exec_ns, 2 * (50 + 2 * 67) + 11);
     assert_eq!(prediction.times.io_ns, 4 * 203);
+}
+
+#[test]
+fn rows_beyond_the_capacity_of_an_invocation_take_another() {
+    // 10 rows are 4, 4 and 2: 30 + 30 + 20. So X = 7 + 2 · 80 and L = 203 as above.
+    let limited = problem(|question| {
+        let point = |(rows, ns)| RecordTime { rows, ns };
+        question.service.records = [(2, 20), (10, 60)].map(point).into();
+        question.service.capacity = Some(4);
+    });
+    let choice = plan(&limited).unwrap();
+    assert_eq!(choice.chosen.mean_ns, 573 + 573 + 11);
+    let times = choice.chosen.predictions[0].times;
+    assert_eq!(times.exec_ns, 2 * (50 + 2 * 167) + 11);
 }
 
 #[test]

@@ -1,0 +1,6 @@
+//! What every template promises, whatever the expert and the VTCM.
+
+mod cases;
+mod models;
+mod pipeline;
+mod rules;
