@@ -6,6 +6,7 @@ mod contract;
 mod decode;
 mod expert;
 mod numbers;
+mod ops;
 mod parts;
 mod plan;
 mod process;
