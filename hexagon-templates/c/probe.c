@@ -10,10 +10,9 @@
 
 #define BUFFER_BYTES (1u << 22)
 
-/* The same numbers in tests/support/probe.rs. */
+/* The same numbers are in tests/kernels/process.rs. */
 enum probe_function {
     PROBE_HF_TO_SF = 1,
-    PROBE_HF_OF_SF = 2,
     PROBE_SQRT = 3,
     PROBE_EXP = 4,
     PROBE_HF_MUL = 5,
@@ -132,10 +131,6 @@ static int run(uint32_t function, uint32_t parameter, uint32_t out_bytes)
         for (uint32_t i = 0; i < words; i++)
             number[i] = hf_to_sf(halves[i]);
         return 1;
-    case PROBE_HF_OF_SF:
-        for (uint32_t i = 0; i < out_bytes / 2; i++)
-            ((uint16_t *)output)[i] = hf_of_sf(numbers[i]);
-        return 1;
     case PROBE_SQRT:
         for (uint32_t i = 0; i < words; i++)
             number[i] = sf_sqrt(numbers[i]);
@@ -187,7 +182,7 @@ static int run(uint32_t function, uint32_t parameter, uint32_t out_bytes)
         multiply(parameter);
         return 1;
     case PROBE_INSTRUCTIONS:
-        return instructions(vectors, vector) * HVX_BYTES <= BUFFER_BYTES;
+        return instructions(vectors, vector) == lines;
     case PROBE_HF_OF_SF_HASH:
         *(uint64_t *)output = hf_of_sf_hash(*(const uint32_t *)input, parameter);
         return 1;

@@ -95,6 +95,8 @@ pub enum Machine {
         /// The wait that is left out; 0 for none.
         skip_wait: u32,
     },
+    /// This one, with checks of every access and every shift.
+    Sanitized,
     /// Hexagon, in an emulator that has integer vectors alone.
     Emulated,
 }
@@ -156,14 +158,14 @@ impl Machine {
     /// Tools that building takes.
     pub fn tools(self) -> &'static [Tool] {
         match self {
-            Machine::Host | Machine::Late { .. } => &[CC],
+            Machine::Host | Machine::Late { .. } | Machine::Sanitized => &[CC],
             Machine::Emulated => &[CLANG, LLD],
         }
     }
 
     fn sources(self) -> &'static [&'static str] {
         match self {
-            Machine::Host => &[
+            Machine::Host | Machine::Sanitized => &[
                 "emulated/mat_sf.c",
                 "emulated/dma_copy.c",
                 "emulated/sync_seq.c",
@@ -205,6 +207,11 @@ pub fn build(
             .args(HOST)
             .arg("-DESTREAM_ADVERSARIAL")
             .arg(format!("-DESTREAM_SKIP_WAIT={skip_wait}")),
+        Machine::Sanitized => command.args(HOST).args([
+            "-O1",
+            "-fsanitize=address,undefined",
+            "-fno-sanitize-recover=all",
+        ]),
         Machine::Emulated => command.args(HEXAGON),
     };
     command.args(COMMON).arg(program.source());

@@ -31,6 +31,13 @@ int port_write(const void *from, uint32_t bytes)
     return 1;
 }
 
+/* So many bytes of address space, with a page on either side that nobody may touch. */
+static char *reserve(size_t size)
+{
+    char *base = mmap(0, size + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return base == MAP_FAILED ? 0 : base + PAGE;
+}
+
 void *port_map(const char *path, uint32_t *bytes)
 {
     int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -39,8 +46,12 @@ void *port_map(const char *path, uint32_t *bytes)
     struct stat stat;
     void *base = MAP_FAILED;
     if (fstat(fd, &stat) == 0 && stat.st_size > 0 && stat.st_size <= 0x7fff0000 &&
-        stat.st_size % PAGE == 0)
-        base = mmap(0, (size_t)stat.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        stat.st_size % PAGE == 0) {
+        size_t size = (size_t)stat.st_size;
+        char *place = reserve(size);
+        if (place)
+            base = mmap(place, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+    }
     close(fd);
     if (base == MAP_FAILED)
         return 0;
@@ -50,7 +61,7 @@ void *port_map(const char *path, uint32_t *bytes)
 
 void port_unmap(void *base, uint32_t bytes)
 {
-    munmap(base, bytes);
+    munmap((char *)base - PAGE, bytes + 2 * PAGE);
 }
 
 void *port_memory(uint32_t bytes)
@@ -58,10 +69,10 @@ void *port_memory(uint32_t bytes)
     if (bytes == 0 || bytes > 0x7fff0000u)
         return 0;
     size_t size = ((size_t)bytes + PAGE - 1) / PAGE * PAGE;
-    char *base = mmap(0, size + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (base == MAP_FAILED || mprotect(base + PAGE, size, PROT_READ | PROT_WRITE) != 0)
+    char *place = reserve(size);
+    if (!place || mprotect(place, size, PROT_READ | PROT_WRITE) != 0)
         return 0;
-    return base + PAGE;
+    return place;
 }
 
 int main(int argc, char **argv)

@@ -7,7 +7,7 @@ use crate::plan::{Cut, Shape, plan};
 use crate::random::Random;
 use crate::tools;
 
-fn shape(hidden: u32, ff: u32, layouts: [&str; 3]) -> Shape {
+pub(crate) fn shape(hidden: u32, ff: u32, layouts: [&str; 3]) -> Shape {
     let [gate, up, down] = layouts.map(layout);
     Shape {
         hidden,
@@ -18,7 +18,7 @@ fn shape(hidden: u32, ff: u32, layouts: [&str; 3]) -> Shape {
     }
 }
 
-fn small(tokens: u32, experts: u32) -> Recipe {
+pub(crate) fn small(tokens: u32, experts: u32) -> Recipe {
     Recipe {
         shape: shape(64, 96, ["q4_0.t32.direct"; 3]),
         cut: Cut {
@@ -37,7 +37,7 @@ fn small(tokens: u32, experts: u32) -> Recipe {
 }
 
 /// `k` different experts for every token.
-fn route(tokens: u32, experts: u32, k: u32, random: &mut Random) -> Vec<(u32, u32)> {
+pub(crate) fn route(tokens: u32, experts: u32, k: u32, random: &mut Random) -> Vec<(u32, u32)> {
     let mut ids: Vec<u32> = (0..experts).collect();
     let choose = |token: u32| {
         random.shuffle(&mut ids);

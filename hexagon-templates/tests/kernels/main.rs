@@ -5,6 +5,8 @@ mod abi;
 mod contract;
 mod decode;
 mod expert;
+mod hostile;
+mod late;
 mod numbers;
 mod ops;
 mod parts;

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use estream_hexagon::abi::{Buffer, Reply};
@@ -22,7 +23,11 @@ pub(crate) struct Process(Child);
 
 impl Process {
     pub(crate) fn start(program: Program, machine: Machine, arguments: &[u32]) -> Process {
-        let path = tools::program(program, machine);
+        Process::at(&tools::program(program, machine), machine, arguments)
+    }
+
+    /// A program that the caller has built for `machine`.
+    pub(crate) fn at(path: &Path, machine: Machine, arguments: &[u32]) -> Process {
         let mut command = if machine == Machine::Emulated {
             let mut command = Command::new(QEMU.name);
             command.args(["-cpu", "v67"]).arg(path);
@@ -126,6 +131,9 @@ impl Serve {
     }
 }
 
+/// What `probe` takes at a time, in whole pairs of vectors.
+const INPUT_BYTES: usize = 1 << 20;
+
 /// `probe`.
 #[derive(Debug)]
 pub(crate) struct Probe(Process);
@@ -134,7 +142,6 @@ pub(crate) struct Probe(Process);
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Function {
     HfToSf = 1,
-    HfOfSf = 2,
     Sqrt = 3,
     Exp = 4,
     HfMul = 5,
@@ -156,6 +163,10 @@ impl Probe {
         Probe(Process::start(Program::Probe, machine, &[]))
     }
 
+    pub(crate) fn at(path: &Path, machine: Machine) -> Probe {
+        Probe(Process::at(path, machine, &[]))
+    }
+
     pub(crate) fn call(
         &mut self,
         function: Function,
@@ -175,18 +186,24 @@ impl Probe {
         self.0.receive(out_bytes)
     }
 
-    /// A function from binary32 to binary32.
+    /// A function from binary32 to as many binary32.
     pub(crate) fn reals(&mut self, function: Function, input: &[f32]) -> Vec<f32> {
-        let bytes: Vec<u8> = input.iter().flat_map(|x| x.to_le_bytes()).collect();
-        let out = self.call(function, 0, &bytes, bytes.len());
-        reals(&out)
+        let mut out = Vec::new();
+        for input in input.chunks(INPUT_BYTES / 4) {
+            let bytes: Vec<u8> = input.iter().flat_map(|x| x.to_le_bytes()).collect();
+            out.extend(reals(&self.call(function, 0, &bytes, bytes.len())));
+        }
+        out
     }
 
-    /// A function from halves to halves, `ways` of them to one.
+    /// A function from vectors of halves to vectors of halves, `ways` of them to one.
     pub(crate) fn halves(&mut self, function: Function, input: &[u16], ways: usize) -> Vec<u16> {
-        let bytes: Vec<u8> = input.iter().flat_map(|x| x.to_le_bytes()).collect();
-        let out = self.call(function, 0, &bytes, bytes.len() / ways);
-        halves(&out)
+        let mut out = Vec::new();
+        for input in input.chunks(INPUT_BYTES / 2) {
+            let bytes: Vec<u8> = input.iter().flat_map(|x| x.to_le_bytes()).collect();
+            out.extend(halves(&self.call(function, 0, &bytes, bytes.len() / ways)));
+        }
+        out
     }
 }
 

@@ -50,6 +50,7 @@ pub(crate) fn program(program: Program, machine: Machine) -> PathBuf {
     let name = match machine {
         Machine::Host => format!("{program:?}-host"),
         Machine::Late { skip_wait } => format!("{program:?}-late-{skip_wait}"),
+        Machine::Sanitized => format!("{program:?}-sanitized"),
         Machine::Emulated => format!("{program:?}.elf"),
     };
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
