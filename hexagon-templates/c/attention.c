@@ -92,7 +92,8 @@ static void gather_keys(void *argument, uint32_t part, uint32_t parts)
         int there = key < positions(a);
         for (uint32_t p = 0; p < 2; p++) {
             const struct attention_part *of = &a->key[p];
-            tiles_column(strip, n, at, there ? rows_of(of->at, of->stride, key) : 0, of->width);
+            const float *from = there && of->at ? rows_of(of->at, of->stride, key) : 0;
+            tiles_column(strip, n, at, from, of->width);
             at += of->width;
         }
         tiles_column(strip, n, at, 0, TILE * dim_tiles(b) - at);

@@ -22,7 +22,7 @@ struct attention {
     uint32_t q_stride;
     uint8_t *out;
     uint32_t out_stride;
-    struct attention_part key[2];
+    struct attention_part key[2]; /* one after the other; the second may be none */
     struct attention_part value;
 };
 

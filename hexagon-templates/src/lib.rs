@@ -3,5 +3,6 @@
 
 pub mod abi;
 pub mod message;
+pub mod room;
 pub mod toolchain;
 pub mod wire;

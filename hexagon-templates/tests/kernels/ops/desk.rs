@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use estream_hexagon::abi::{LayoutCode, Ref, Reply, Rows, Weight};
+use estream_hexagon::abi::{LayoutCode, Ref, Reply, Rows, Status, Weight};
 use estream_hexagon::message::{MAP_ALIGN, Message};
 use estream_hexagon::toolchain::Machine;
 use estream_hexagon::wire::Described;
@@ -101,6 +101,21 @@ impl Desk {
         }
     }
 
+    /// The memory as it is before, a page longer than any message says.
+    pub(crate) fn memory(&self) -> Vec<u8> {
+        let page = MAP_ALIGN as usize;
+        let mut bytes = self.bytes.clone();
+        bytes.resize(bytes.len().next_multiple_of(page) + page, SPOILT);
+        bytes
+    }
+
+    /// A process with this memory.
+    pub(crate) fn serve(&self, machine: Machine, vtcm_bytes: u32) -> Serve {
+        let mut serve = Serve::start(machine, vtcm_bytes);
+        serve.share(&self.memory());
+        serve
+    }
+
     /// The memory after `op`, in which nothing but results may have changed; or what was wrong.
     pub(crate) fn run<T: Described>(
         &self,
@@ -108,13 +123,9 @@ impl Desk {
         vtcm_bytes: u32,
         op: &T,
     ) -> Result<Done, Reply> {
-        let mut serve = Serve::start(machine, vtcm_bytes);
-        let mut before = self.bytes.clone();
-        before.resize(before.len().next_multiple_of(MAP_ALIGN as usize), SPOILT);
-        serve.share(&before);
-        let mut message = Message::new(&serve.buffers());
-        message.push(op);
-        let reply = serve.run(&message.bytes(3).expect("one operator fits a batch"));
+        let mut serve = self.serve(machine, vtcm_bytes);
+        let reply = serve.run(&message(&serve, op));
+        let before = self.memory();
         let after = serve.read(0, 0, before.len());
         let mut untouched = after.clone();
         for range in &self.results {
@@ -123,13 +134,28 @@ impl Desk {
         let changed = untouched.iter().zip(&before).position(|(a, b)| a != b);
         assert_eq!(changed, None, "a byte that is no result was written");
         assert_eq!(serve.process.finish(), Some(0), "the process ends well");
-        if reply.status == 0 {
-            Ok(Done(after))
-        } else {
-            assert_eq!(reply.op, 0);
-            Err(reply)
+        match status(&reply) {
+            Status::Ok => Ok(Done(after)),
+            refused => {
+                assert_eq!(reply.op, 0);
+                assert!(refused == Status::NotFinite || after == before);
+                Err(reply)
+            }
         }
     }
+}
+
+/// A batch of one operator, whose buffer ends a page before its file.
+pub(crate) fn message<T: Described>(serve: &Serve, op: &T) -> Vec<u8> {
+    let mut buffers = serve.buffers();
+    buffers[0].bytes -= MAP_ALIGN as u32;
+    let mut message = Message::new(&buffers);
+    message.push(op);
+    message.bytes(3).expect("one operator fits a batch")
+}
+
+pub(crate) fn status(reply: &Reply) -> Status {
+    Status::from_code(reply.status).expect("a status that abi.h has")
 }
 
 impl Done {

@@ -1,4 +1,5 @@
 use estream_hexagon::abi::{Kind, Linear, Op, Ref, Status};
+use estream_hexagon::room::Needs;
 use estream_hexagon::toolchain::Machine;
 
 use super::desk::Desk;
@@ -41,6 +42,12 @@ impl Product {
     }
 }
 
+impl Product {
+    fn least_vtcm(&self) -> u32 {
+        u32::try_from(self.lay().1.room().vtcm_bytes).unwrap()
+    }
+}
+
 impl Case for Product {
     fn run(&self, machine: Machine) -> Results {
         let (desk, op) = self.lay();
@@ -74,14 +81,6 @@ impl Case for Product {
         }
         out.into()
     }
-}
-
-/// The least VTCM in which one tile of rows has room.
-fn least_vtcm(weight: &Matrix) -> u32 {
-    let tiles = weight.cols.div_ceil(32) as u32;
-    let stored = weight.layout.tile_bytes().unwrap_or(0) as u32;
-    let stored = (tiles * stored.next_multiple_of(128)).next_multiple_of(2048);
-    2048 + 2 * (stored + 2048 * tiles) + 2048 * tiles + 2 * 2048
 }
 
 #[test]
@@ -119,32 +118,35 @@ fn rows_are_cut_into_chunks_without_a_trace_and_need_not_be_whole_tiles() {
         ("q8_0.t32", 100, 37, 96),
     ] {
         let weight = Matrix::random(layout, rows, cols, &mut random);
-        cases.push(Product {
+        let mut product = Product {
             tokens,
-            vtcm_bytes: least_vtcm(&weight),
             weight,
             scale: 1.0,
             bias: tokens % 2 == 1,
-        });
+            vtcm_bytes: 0,
+        };
+        product.vtcm_bytes = product.least_vtcm();
+        cases.push(product);
     }
     let cases: Vec<_> = cases.iter().map(|case| case as &dyn Case).collect();
     hold("linear in chunks", &cases, 2e-3);
 }
 
 #[test]
-fn a_strip_that_does_not_fit_vtcm_is_refused() {
-    let weight = Matrix::random("q4_1.t32.pair", 40, 2048, &mut Random::new(1));
-    let vtcm_bytes = least_vtcm(&weight);
-    let mut product = Product {
-        tokens: 40,
-        weight,
-        scale: 1.0,
-        bias: false,
-        vtcm_bytes,
-    };
-    let (desk, op) = product.lay();
-    assert!(desk.run(Machine::Host, vtcm_bytes, &op).is_ok());
-    product.vtcm_bytes -= 1;
-    let refused = desk.run(Machine::Host, vtcm_bytes - 1, &op).unwrap_err();
-    assert_eq!(refused.status, Status::NoMemory.code());
+fn vtcm_of_the_least_size_is_enough_and_less_is_refused() {
+    for layout in LAYOUTS {
+        let cols = 1024;
+        let product = Product {
+            tokens: 1,
+            weight: Matrix::random(layout, 2, cols, &mut Random::new(1)),
+            scale: 1.0,
+            bias: false,
+            vtcm_bytes: 0,
+        };
+        let (desk, op) = product.lay();
+        let least = product.least_vtcm();
+        assert!(desk.run(Machine::Host, least, &op).is_ok(), "{layout}");
+        let refused = desk.run(Machine::Host, least - 1, &op).unwrap_err();
+        assert_eq!(refused.status, Status::NoMemory.code(), "{layout}");
+    }
 }

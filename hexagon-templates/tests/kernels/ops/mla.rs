@@ -1,4 +1,5 @@
-use estream_hexagon::abi::{Kind, Mla, Op};
+use estream_hexagon::abi::{Kind, Mla, Op, Status};
+use estream_hexagon::room::Needs;
 use estream_hexagon::toolchain::Machine;
 use estream_runtime::backend::cpu::AttentionForm;
 
@@ -7,6 +8,7 @@ use super::reference::{attend, half, halves};
 use super::stored::Matrix;
 use super::{Case, Results, cpu, hold};
 use crate::contract::products;
+use crate::process::SCRATCH_BYTES;
 use crate::random::Random;
 
 #[derive(Clone, Debug)]
@@ -175,4 +177,21 @@ fn latent_attention_is_the_contract() {
         ],
         3e-3,
     );
+}
+
+#[test]
+fn private_memory_of_the_least_size_is_enough_and_less_is_refused() {
+    let mut latent = Latent {
+        heads: 1,
+        rank: 32,
+        ..latent(1, 2729, "f16.t32")
+    };
+    let (desk, op) = latent.lay();
+    assert_eq!(op.room().private_bytes, u64::from(SCRATCH_BYTES));
+    assert!(desk.run(Machine::Host, 1 << 20, &op).is_ok());
+    latent.position += 1;
+    let (desk, op) = latent.lay();
+    assert!(op.room().private_bytes > u64::from(SCRATCH_BYTES));
+    let refused = desk.run(Machine::Host, 1 << 20, &op).unwrap_err();
+    assert_eq!(refused.status, Status::NoMemory.code());
 }

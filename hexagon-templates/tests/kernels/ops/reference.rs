@@ -27,7 +27,12 @@ pub(crate) fn sum_in_32(numbers: impl Iterator<Item = f32>) -> f32 {
 }
 
 /// One query over the keys that it sees: `keys` and `values` are a row a position.
-pub(crate) fn attend(query: &[f32], scale: f32, keys: &[Vec<f16>], values: &[Vec<f32>]) -> Vec<f32> {
+pub(crate) fn attend(
+    query: &[f32],
+    scale: f32,
+    keys: &[Vec<f16>],
+    values: &[Vec<f32>],
+) -> Vec<f32> {
     let query: Vec<f32> = query.iter().map(|q| half(q * scale).to_f32()).collect();
     let score = |key: &Vec<f16>| {
         let terms = query.iter().zip(key).map(|(q, k)| q * k.to_f32());

@@ -1,4 +1,5 @@
 use estream_hexagon::abi::{Kind, Op, Ref, Route, Router, Status};
+use estream_hexagon::room::Needs;
 use estream_hexagon::toolchain::Machine;
 use estream_hexagon::wire::Wire;
 use estream_schemas::program::{Renormalise, RouterForm, ScoreWhen, Scoring};
@@ -9,6 +10,7 @@ use super::reference::sum_in_32;
 use super::stored::Matrix;
 use super::{Case, Results, cpu, hold};
 use crate::contract::exp;
+use crate::process::SCRATCH_BYTES;
 use crate::random::Random;
 use crate::tools;
 
@@ -231,6 +233,27 @@ fn of_equal_scores_the_lower_id_wins_and_zeros_are_equal() {
             let experts: Vec<u32> = ids.chunks_exact(2).map(|id| id[1]).collect();
             assert_eq!(experts, chosen, "{logits:?} {machine:?}");
         }
+    }
+}
+
+/// A router of so many columns takes the private memory that processes of tests have.
+#[test]
+fn private_memory_of_the_least_size_is_enough_and_less_is_refused() {
+    let mut random = Random::new(8);
+    let cols = ((SCRATCH_BYTES - 4 * 2048) / 4) as usize;
+    for (cols, enough) in [(cols, true), (cols + 1, false)] {
+        let routing = Routing {
+            weight: Matrix::random("f16.rows", 2, cols, &mut random),
+            x: random.reals(cols),
+            ..routing(1, 2, 1, &mut random)
+        };
+        let (desk, op) = routing.lay();
+        let fits = op.room().private_bytes <= u64::from(SCRATCH_BYTES);
+        assert_eq!(fits, enough);
+        let result = desk.run(Machine::Host, 65_536, &op);
+        let refused = result.map_err(|reply| reply.status).err();
+        let expected = (!enough).then_some(Status::NoMemory.code());
+        assert_eq!(refused, expected);
     }
 }
 

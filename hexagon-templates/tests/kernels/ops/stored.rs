@@ -33,7 +33,8 @@ pub(crate) const LAYOUTS: [&str; 16] = [
 const IQ4_NL: [i8; 16] = [
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ];
-const E2M1: [f64; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+/// Twice the numbers of MXFP4; minus zero is zero.
+const MXFP4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// A matrix and its bytes.
 #[derive(Clone)]
@@ -147,14 +148,11 @@ impl Matrix {
                 let behind = &tile[512..];
                 match dtype {
                     DType::Q4_0 => (f64::from(q) - 8.0) * f16_at(behind, 2 * n),
-                    DType::Q4_1 => {
-                        f64::from(q) * f16_at(behind, 4 * n) + f16_at(behind, 4 * n + 2)
-                    }
+                    DType::Q4_1 => f64::from(q) * f16_at(behind, 4 * n) + f16_at(behind, 4 * n + 2),
                     DType::IQ4_NL => f64::from(IQ4_NL[usize::from(q)]) * f16_at(behind, 2 * n),
                     _ => {
-                        let sign = if q < 8 { 1.0 } else { -1.0 };
-                        let scale = 2f64.powi(i32::from(behind[n]) - 127);
-                        sign * E2M1[usize::from(q & 7)] * scale
+                        let half_scale = 2f64.powi(i32::from(behind[n]) - 128);
+                        f64::from(MXFP4[usize::from(q)]) * half_scale
                     }
                 }
             }
