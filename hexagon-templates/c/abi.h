@@ -47,12 +47,12 @@ enum estream_status {
     ESTREAM_BAD_MESSAGE = 1, /* magic, version, sizes, counts, a field that should be 0 */
     ESTREAM_BAD_BUFFER = 2,  /* a buffer that is not mapped, or is shorter than said */
     ESTREAM_BAD_KIND = 3,    /* an operator that these kernels do not have */
-    ESTREAM_BAD_RANGE = 4,   /* an operand that leaves its buffer */
+    ESTREAM_BAD_RANGE = 4,   /* an operand that leaves its buffer, or an id that leaves its table */
     ESTREAM_BAD_ALIGN = 5,   /* an offset or stride that is no whole number of vectors */
     ESTREAM_BAD_SHAPE = 6,   /* operands that do not fit each other, or a limit */
     ESTREAM_BAD_LAYOUT = 7,  /* a layout that the operator does not read */
     ESTREAM_BAD_PLAN = 8,    /* regions that overlap, leave the VTCM, or are misaligned */
-    ESTREAM_NO_MEMORY = 9,   /* more routes than the kernels' private memory holds */
+    ESTREAM_NO_MEMORY = 9,   /* shapes or lists that VTCM or private memory is too small for */
     ESTREAM_BAD_ROUTE = 10,  /* a route of no such token or expert, an entry of no such slot */
     ESTREAM_NOT_FINITE = 11, /* a score that is infinite or not a number */
 };

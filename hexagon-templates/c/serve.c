@@ -2,6 +2,7 @@
 #include "abi.h"
 #include "expert.h"
 #include "memory.h"
+#include "ops.h"
 #include "pipe.h"
 #include "port.h"
 
@@ -23,15 +24,28 @@ static struct estream_reply reply_to(uint32_t sequence, enum estream_status stat
     return reply;
 }
 
+/* Operators of a kind have one size. */
+#define RUN(KIND, type, run)                                                                       \
+    case ESTREAM_KIND_##KIND:                                                                      \
+        if (op->bytes == sizeof(struct estream_##type))                                            \
+            fault = run((const struct estream_##type *)op, &memory);                               \
+        break
+
 /* One operator, of which `bytes` are there and say so. */
 static struct route_fault run_op(const struct estream_op *op)
 {
     struct route_fault fault = { .status = ESTREAM_BAD_MESSAGE, .detail = 0 };
     switch (op->kind) {
-    case ESTREAM_KIND_EXPERTS:
-        if (op->bytes == sizeof(struct estream_experts))
-            fault = expert_run((const struct estream_experts *)op, &memory);
-        break;
+        RUN(EMBED, embed, embed_run);
+        RUN(LINEAR, linear, linear_run);
+        RUN(RMS_NORM, rms_norm, rms_norm_run);
+        RUN(ROPE, rope, rope_run);
+        RUN(ATTENTION, attention, attention_run);
+        RUN(MLA, mla, mla_run);
+        RUN(SHORT_CONV, short_conv, short_conv_run);
+        RUN(ROUTER, router, router_run);
+        RUN(EXPERTS, experts, expert_run);
+        RUN(ADD, add, add_run);
     default:
         fault.status = ESTREAM_BAD_KIND;
     }

@@ -16,7 +16,7 @@ codes! {
         BadBuffer = 2 as "ESTREAM_BAD_BUFFER",
         /// An operator that these kernels do not have.
         BadKind = 3 as "ESTREAM_BAD_KIND",
-        /// An operand that leaves its buffer.
+        /// An operand that leaves its buffer, or an id that leaves its table.
         BadRange = 4 as "ESTREAM_BAD_RANGE",
         /// An offset or stride that is no whole number of vectors.
         BadAlign = 5 as "ESTREAM_BAD_ALIGN",
@@ -26,7 +26,7 @@ codes! {
         BadLayout = 7 as "ESTREAM_BAD_LAYOUT",
         /// Regions that overlap, leave the VTCM, or are misaligned.
         BadPlan = 8 as "ESTREAM_BAD_PLAN",
-        /// More routes than the kernels' private memory holds.
+        /// Shapes or lists that VTCM or private memory is too small for.
         NoMemory = 9 as "ESTREAM_NO_MEMORY",
         /// A route of no such token or expert, an entry of no such slot.
         BadRoute = 10 as "ESTREAM_BAD_ROUTE",

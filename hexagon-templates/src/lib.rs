@@ -24,6 +24,7 @@ mod header;
 pub mod message;
 mod pack;
 mod refused;
+pub mod room;
 mod shape;
 pub mod toolchain;
 mod vtcm;

@@ -111,7 +111,23 @@ pub enum Machine {
     Emulated,
 }
 
-const COMMON: &[&str] = &["expert.c", "route.c", "check.c", "decode.c"];
+const COMMON: &[&str] = &[
+    "expert.c",
+    "route.c",
+    "check.c",
+    "decode.c",
+    "weight.c",
+    "product.c",
+    "embed.c",
+    "linear.c",
+    "norm.c",
+    "rope.c",
+    "attention.c",
+    "mla.c",
+    "conv.c",
+    "router.c",
+    "add.c",
+];
 const STRICT: &[&str] = &[
     "-std=gnu11",
     "-O2",

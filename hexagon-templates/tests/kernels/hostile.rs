@@ -208,7 +208,7 @@ fn buffers_must_be_mapped_and_as_long_as_said() {
 }
 
 /// A number that is likely to be wrong in an interesting way.
-fn odd_value(old: u32, random: &mut Random) -> u32 {
+pub(crate) fn odd_value(old: u32, random: &mut Random) -> u32 {
     match random.below(12) {
         0 => 0,
         1 => u32::MAX,

@@ -9,6 +9,7 @@ mod expert;
 mod hostile;
 mod late;
 mod numbers;
+mod ops;
 mod parts;
 mod plan;
 mod process;

@@ -15,7 +15,7 @@ use estream_hexagon::wire::Wire;
 use crate::tools;
 
 /// Memory of the kernels' own.
-const SCRATCH_BYTES: u32 = 1 << 20;
+pub(crate) const SCRATCH_BYTES: u32 = 1 << 20;
 
 /// A child, spoken to through pipes; it ends when it is dropped.
 #[derive(Debug)]
