@@ -6,6 +6,8 @@
 
 mod failure;
 mod parity;
+mod paths;
+mod plans;
 mod profiles;
 mod routes;
 mod scene;

@@ -17,6 +17,7 @@
 mod compiled;
 mod error;
 mod payload;
+mod plans;
 mod relayout;
 pub mod report;
 mod spec;
@@ -27,6 +28,7 @@ mod writer;
 pub use compiled::spec;
 pub use error::{OutputError, PackError, PlanError};
 pub use payload::{Payload, Sink, Stopped};
+pub use plans::ReplacedPlans;
 pub use relayout::{Relayout, RelayoutError, relayout, reorder};
 pub use spec::{BundleSpec, LayerSpec, LicenseSpec, SourceSpec, TensorSpec, plan};
 pub use unpack::{UnpackError, Unpacked, unpack};

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::parity::Windows;
+use crate::paths;
 use crate::routes::{Output, empty, record};
 use crate::signals;
 use crate::stream::StreamArgs;
@@ -70,6 +71,7 @@ struct Prompts {
 
 #[derive(Serialize)]
 struct Report<'a> {
+    #[serde(serialize_with = "paths::one")]
     routes: &'a PathBuf,
     bytes: u64,
     bundle: Digest,
@@ -94,12 +96,17 @@ struct LayerReport {
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
     args.stream.refuse_timeline()?;
     let reader = BundleReader::open(&args.bundle)?;
+    // What may wait for a writer comes first: nothing is begun, and a signal ends the process.
+    let input = Input::of(args, &reader)?;
     signals::watch().map_err(Failure::io)?;
     let output = Output::new(&args.output)?;
-    let recording = match &args.prompts.imatrix {
-        Some(path) => counted(&reader, path)?,
-        None => recorded(args, &reader, ui)?,
+    let recording = match input {
+        Input::Counts(recording) => recording,
+        Input::Prompts(prompts) => recorded(args, &reader, prompts, ui)?,
     };
+    if signals::go_on().is_break() {
+        return Err(stopped("before the routes were written"));
+    }
     let bytes = output.write(&recording)?;
     let tokens = recording
         .prompts
@@ -118,9 +125,35 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
     ui.answer(&report, text)
 }
 
+/// What was named to take routes from.
+enum Input {
+    /// They are counted already.
+    Counts(Recording),
+    /// Names and tokens of prompts to run.
+    Prompts(Vec<(String, Vec<u32>)>),
+}
+
+impl Input {
+    fn of(args: &Args, reader: &BundleReader) -> Result<Input, Failure> {
+        match &args.prompts.imatrix {
+            Some(path) => Ok(Input::Counts(counted(reader, path)?)),
+            None => Ok(Input::Prompts(args.prompts.ids(reader, args.window)?)),
+        }
+    }
+}
+
+/// A signal has come.
+fn stopped(when: &str) -> Failure {
+    Failure::io(std::io::Error::other(format!("stopped {when}")))
+}
+
 /// Runs every prompt.
-fn recorded(args: &Args, reader: &BundleReader, ui: &Ui) -> Result<Recording, Failure> {
-    let prompts = args.prompts.ids(reader, args.window)?;
+fn recorded(
+    args: &Args,
+    reader: &BundleReader,
+    prompts: Vec<(String, Vec<u32>)>,
+    ui: &Ui,
+) -> Result<Recording, Failure> {
     let program = &reader.bundle().manifest().program;
     for (_, ids) in &prompts {
         check_prompt(ids, program.vocab, program.context)?;
@@ -140,13 +173,16 @@ fn recorded(args: &Args, reader: &BundleReader, ui: &Ui) -> Result<Recording, Fa
         ..Request::default()
     };
     let count = prompts.len();
-    for (at, (name, ids)) in prompts.into_iter().enumerate() {
-        if signals::go_on().is_break() {
-            let why = format!("stopped after {at} of {count} prompts");
-            return Err(Failure::io(std::io::Error::other(why)));
+    signals::cancelling(&model.canceller(), || {
+        for (at, (name, ids)) in prompts.into_iter().enumerate() {
+            if signals::go_on().is_break() {
+                return Err(stopped(&format!("after {at} of {count} prompts")));
+            }
+            record(&mut recording, &mut model, name, &ids, &request)?;
         }
-        record(&mut recording, &mut model, name, &ids, &request)?;
-    }
+        Ok(())
+    })
+    .map_err(Failure::io)??;
     if count == 1 {
         ui.note("one prompt says little of others; --window cuts a text into many");
     }
