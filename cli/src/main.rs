@@ -7,7 +7,9 @@
 mod failure;
 mod output;
 mod parity;
+mod paths;
 mod pictures;
+mod plans;
 mod profiles;
 mod routes;
 mod scene;

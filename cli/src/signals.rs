@@ -2,11 +2,17 @@
 
 use std::io;
 use std::ops::ControlFlow;
-use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
 
+use estream_runtime::Cancel;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+
+/// How often a running request is asked whether it is still wanted.
+const LOOK_UP: Duration = Duration::from_millis(20);
 
 static SIGNAL: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
 
@@ -42,6 +48,28 @@ pub(crate) fn go_on() -> ControlFlow<()> {
         None => ControlFlow::Continue(()),
         Some(_) => ControlFlow::Break(()),
     }
+}
+
+/// Does `work`, whose request `cancel` ends; a signal, of those that are watched, does so.
+///
+/// # Errors
+/// If there is no thread to look out for one.
+pub(crate) fn cancelling<R>(cancel: &Cancel, work: impl FnOnce() -> R) -> io::Result<R> {
+    thread::scope(|scope| {
+        // Dropped, be it by a panic, when the work is done.
+        let (works, done) = channel::<()>();
+        let look_out = move || {
+            while done.recv_timeout(LOOK_UP) == Err(RecvTimeoutError::Timeout) {
+                if received().is_some() {
+                    cancel.cancel();
+                }
+            }
+        };
+        thread::Builder::new().spawn_scoped(scope, look_out)?;
+        let result = work();
+        drop(works);
+        Ok(result)
+    })
 }
 
 /// Whether the process was started with `signal` ignored, where the system says so.

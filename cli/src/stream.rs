@@ -8,7 +8,7 @@ use estream_runtime::{Choice, Chosen, Pin, parse_size};
 use estream_schemas::plan::Schedule;
 
 use crate::failure::Failure;
-use crate::profiles;
+use crate::{plans, profiles};
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Streaming")]
@@ -93,7 +93,10 @@ impl StreamArgs {
             pin: self.pin,
             throttle: throttle.map(|profile| profile.storage),
         };
-        Ok(choice.resolve(reader)?)
+        choice.resolve(reader).map_err(|error| match &self.plan {
+            Some(name) => plans::unknown(reader, name, error),
+            None => error.into(),
+        })
     }
 
     /// Errors if a timeline is wanted, of what is no single run.

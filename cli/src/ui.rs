@@ -3,8 +3,10 @@
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::time::Duration;
 
+use estream_packer::Written;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
@@ -52,6 +54,25 @@ impl Ui {
         if !self.quiet {
             say(&format!("note: {note}"));
         }
+    }
+
+    /// What became of a bundle that was replaced, where the user should know.
+    pub(crate) fn replaced(&self, out: &Path, written: &Written) {
+        if let Some(leftover) = &written.leftover {
+            let leftover = leftover.display();
+            self.note(format!(
+                "{leftover}: the replaced bundle could not be removed"
+            ));
+        }
+        let plans = match written.plans.gone {
+            0 => return,
+            1 => "a plan".to_owned(),
+            gone => format!("{gone} plans"),
+        };
+        self.note(format!(
+            "{}: {plans} of the replaced bundle, made for another or not to be read, went with it",
+            out.display()
+        ));
     }
 
     /// An error with everything that caused it, each said once: most errors quote their cause.

@@ -74,6 +74,11 @@ impl Target {
         })
     }
 
+    /// The bundle that is to be replaced, if there is one.
+    pub(crate) fn replaced(&self) -> Option<&Path> {
+        self.replaces.then_some(&*self.path)
+    }
+
     /// Makes the directories above the target, where there are none.
     pub(crate) fn make_parent(&self) -> Result<(), OutputError> {
         fs::create_dir_all(&self.parent)
@@ -392,7 +397,8 @@ struct Named {
     file: PathBuf,
 }
 
-fn list(path: &Path) -> Result<Vec<(OsString, Metadata)>, OutputError> {
+/// Everything in a directory.
+pub(crate) fn list(path: &Path) -> Result<Vec<(OsString, Metadata)>, OutputError> {
     let entries = path.read_dir().and_then(|entries| {
         entries
             .map(|entry| {

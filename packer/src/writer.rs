@@ -14,6 +14,7 @@ use estream_schemas::digest::Digest;
 use estream_schemas::manifest::{CarriedFile, MANIFEST_FILE, Manifest, RESIDENT_FILE};
 use estream_schemas::valid::{Bundle, align_up};
 
+use crate::plans::{self, ReplacedPlans};
 use crate::target::{Staging, Target, sync_dir};
 use crate::{BundleSpec, OutputError, PackError, Payload, PlanError, Sink, plan};
 
@@ -43,6 +44,8 @@ pub struct Written {
     pub bytes: u64,
     /// Where the bundle that was replaced is, if it could not be removed.
     pub leftover: Option<PathBuf>,
+    /// What became of its plans.
+    pub plans: ReplacedPlans,
 }
 
 /// Writes the bundle of `spec` and `payload` to `out`, a directory that must not exist
@@ -50,7 +53,8 @@ pub struct Written {
 ///
 /// `progress` gets bytes done and bytes in all after each piece; [`ControlFlow::Break`]
 /// ends in [`OutputError::Cancelled`]. After any error nothing is left of the output,
-/// and a bundle that was to be replaced is as it was.
+/// and a bundle that was to be replaced is as it was. Of the plans of one that was replaced, those that are for the
+/// new one stay.
 pub fn write<P: Payload>(
     spec: &BundleSpec,
     payload: &P,
@@ -85,11 +89,16 @@ pub fn write<P: Payload>(
 
     let identity = Digest(*blake3::hash(&text).as_bytes());
     read_back(&staging, identity, options.verify)?;
+    let plans = match target.replaced() {
+        Some(old) => plans::carry(old, staging.path(), identity)?,
+        None => ReplacedPlans::default(),
+    };
     let leftover = target.publish(staging)?;
     Ok(Written {
         identity,
         bytes: total,
         leftover,
+        plans,
     })
 }
 

@@ -93,9 +93,11 @@ impl Ask {
         self.prompt.iter().chain(continuation).copied().collect()
     }
 
-    /// Memory that is kept of a reported position.
-    fn row_bytes(&self, vocab: usize) -> u64 {
-        (size_of::<Position>() + self.top.min(vocab) * size_of::<Token>()) as u64
+    /// Memory that is kept of the reported positions.
+    pub fn kept_bytes(&self, vocab: usize) -> u64 {
+        let (_, rows) = self.positions();
+        let row_bytes = size_of::<Position>() + self.top.min(vocab) * size_of::<Token>();
+        (rows as u64).saturating_mul(row_bytes as u64)
     }
 
     fn positions(&self) -> (Positions, usize) {
@@ -150,7 +152,7 @@ impl Ask {
             hidden: self.hidden.is_some(),
             chunk: self.chunk,
             hot: self.hot,
-            kept_bytes: (rows as u64).saturating_mul(self.row_bytes(model.vocab())),
+            kept_bytes: self.kept_bytes(model.vocab()),
         };
         let outcome = model.prefill(&tokens, &request, &mut collect)?;
         for file in [collect.logits, collect.hidden].into_iter().flatten() {

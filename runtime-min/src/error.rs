@@ -166,12 +166,15 @@ pub enum RunError {
     /// The request needs more memory than it may have.
     #[error(
         "the request can take {ceiling} bytes ({terms}), more than the budget of {budget}; \
-         the least that would do is {ceiling}, and with room for one record (-G 1 -Q 1 -B 1, no pins) {least}: \
-         raise --budget, or stream in less room, with fewer --threads or in pieces (--chunk)"
+         the least that would do is {ceiling}{}: \
+         raise --budget, or stream in less room, with fewer --threads or in pieces (--chunk)",
+        one_record(*least, *ceiling, *chunk)
     )]
     Budget {
-        /// What it would be with the smallest arena.
+        /// What it would be with an arena of one record.
         least: u64,
+        /// Tokens that go through the model together, if the prompt is cut: by the plan, maybe.
+        chunk: Option<usize>,
         /// What it can take.
         ceiling: u64,
         /// What it may.
@@ -254,6 +257,17 @@ impl RunError {
             }
             (place, source) => RunError::Backend { place, source },
         }
+    }
+}
+
+/// What to ask for to stream with room for one record, and what that takes, if it is less.
+fn one_record(least: u64, ceiling: u64, chunk: Option<usize>) -> String {
+    let chunk = chunk.map_or(String::new(), |tokens| format!(" --chunk {tokens}"));
+    match least < ceiling {
+        true => format!(
+            ", and with room for one record (--schedule ahead -G 1 -Q 1 -B 1 --pin 0{chunk}, no --plan) {least}"
+        ),
+        false => String::new(),
     }
 }
 

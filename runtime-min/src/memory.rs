@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use estream_schemas::manifest::{ALIGN, Experts, Manifest};
+use estream_schemas::manifest::{Experts, Manifest};
 
 use crate::backend::Backend;
 use crate::error::{RunError, index};
@@ -10,7 +10,8 @@ use crate::executor::head_rows;
 use crate::ops::{Graph, HistoryForm, MatrixId, Op, RegisterId};
 use crate::resolve::{MatrixSource, Resolved};
 use crate::stream::{
-    EVENTS_A_RECORD, EVENTS_A_STEP, STACK_BYTES as LOADER_STACK_BYTES, Streaming, timeline_bytes,
+    EVENTS_A_RECORD, EVENTS_A_STEP, STACK_BYTES as LOADER_STACK_BYTES, Streaming, least_room,
+    timeline_bytes,
 };
 
 /// What the system reserves for a thread's stack, unless told otherwise.
@@ -111,8 +112,13 @@ impl Memory {
             .fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes))
     }
 
-    /// Errors if it is more than `budget`; a record takes `slot_bytes`.
-    pub(crate) fn keep_within(&self, budget: u64, slot_bytes: u64) -> Result<(), RunError> {
+    /// Errors if it, of so many tokens, is more than `budget`.
+    pub(crate) fn keep_within(
+        &self,
+        budget: u64,
+        sizes: &Sizes,
+        tokens: Tokens,
+    ) -> Result<(), RunError> {
         let ceiling = self.total_bytes();
         if ceiling <= budget {
             return Ok(());
@@ -123,12 +129,17 @@ impl Memory {
             .map(|(term, bytes)| format!("{term} {bytes}"))
             .collect();
         let one_record = Memory {
-            expert_bytes: self.expert_bytes.min(slot_bytes.saturating_add(ALIGN)),
+            expert_bytes: sizes.least_expert_bytes,
             pinned_bytes: 0,
+            stack_bytes: self
+                .stack_bytes
+                .saturating_sub(loader_stacks(sizes.loaders))
+                .saturating_add(loader_stacks(sizes.least_loaders)),
             ..*self
         };
         Err(RunError::Budget {
             least: one_record.total_bytes(),
+            chunk: tokens.are_cut().then_some(tokens.together),
             ceiling,
             budget,
             terms: terms.join(" + "),
@@ -170,7 +181,7 @@ impl Memory {
                 sizes.widest_cols.max(hidden),
             ),
             stack_bytes: STACK_BYTES * (backend.threads() as u64).saturating_sub(1)
-                + sizes.loaders * LOADER_STACK_BYTES as u64,
+                + loader_stacks(sizes.loaders),
             kept_bytes: 0,
             timeline_bytes: 2 * timeline_bytes(sizes.events(tokens.chunks())),
             process_bytes,
@@ -191,8 +202,9 @@ pub(crate) struct Sizes {
     widest_ff: usize,
     /// Threads that read experts.
     loaders: u64,
-    /// Bytes of a slot.
-    pub(crate) slot_bytes: u64,
+    /// The same of an arena of one record, with nothing pinned.
+    least_expert_bytes: u64,
+    least_loaders: u64,
     /// Layers with experts, and records of all of them.
     steps: u64,
     records: u64,
@@ -226,7 +238,7 @@ impl Sizes {
             sizes.resident_bytes += F32_BYTES * elements(*vector);
         }
         let experts = &manifest.experts;
-        sizes.slot_bytes = experts.slot_bytes;
+        (sizes.least_expert_bytes, sizes.least_loaders) = least_room(experts, streaming)?;
         for layer in &experts.layers {
             sizes.widest_ff = sizes.widest_ff.max(index("a record", layer.gate.rows)?);
             sizes.steps += 1;
@@ -235,7 +247,7 @@ impl Sizes {
         match streaming {
             Some(streaming) => {
                 sizes.expert_bytes = streaming.buffers(experts)?.bytes();
-                sizes.loaders = streaming.loaders();
+                sizes.loaders = streaming.loaders(experts)?;
             }
             None => sizes.expert_bytes = pinned_bytes(experts, u64::MAX),
         }
@@ -257,6 +269,10 @@ impl Sizes {
     fn rows(&self, matrix: MatrixId) -> usize {
         self.rows[matrix.0]
     }
+}
+
+fn loader_stacks(loaders: u64) -> u64 {
+    loaders.saturating_mul(LOADER_STACK_BYTES as u64)
 }
 
 /// Bytes of `pinned` records of each layer, or of all that it has.

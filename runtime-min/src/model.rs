@@ -86,6 +86,8 @@ pub struct LoadOptions {
     /// Tokens of the longest prompt to come, which a budget is compared with before any
     /// weight is read, and how many of them go through the model together.
     pub expected: Option<(usize, Option<NonZeroUsize>)>,
+    /// Its [`Request::kept_bytes`], which count towards the budget.
+    pub kept_bytes: u64,
 }
 
 /// A bundle in memory, with a backend to run it.
@@ -146,8 +148,9 @@ impl Model {
         let expected = options.budget_bytes.zip(options.expected);
         let expected = expected
             .map(|(budget, (tokens, chunk))| (budget, Tokens::planned(tokens, chunk, streaming)));
-        let of = |sizes: &Sizes, tokens| {
-            Memory::of(&resolved.graph, sizes, &*backend, tokens, process_bytes)
+        let of = |sizes: &Sizes, tokens| Memory {
+            kept_bytes: options.kept_bytes,
+            ..Memory::of(&resolved.graph, sizes, &*backend, tokens, process_bytes)
         };
         let pinned = match (streaming.map(Streaming::pin), expected) {
             (None, _) => 0,
@@ -162,7 +165,7 @@ impl Model {
         let pinned = pinned.min(index("a layer", most.max().unwrap_or(0))?);
         sizes.pin(&manifest.experts, pinned);
         if let Some((budget, tokens)) = expected {
-            of(&sizes, tokens).keep_within(budget, sizes.slot_bytes)?;
+            of(&sizes, tokens).keep_within(budget, &sizes, tokens)?;
         }
         let mut store = ExpertStore::load(reader, verify, streaming, pinned)?;
         // The arena's memory is touched while the other weights are read.
@@ -273,7 +276,7 @@ impl Model {
             ..self.memory_of(tokens)
         };
         if let Some(budget) = self.budget_bytes {
-            memory.keep_within(budget, self.sizes.slot_bytes)?;
+            memory.keep_within(budget, &self.sizes, tokens)?;
         }
         let recorder = Recorder::new(self.sizes.events(tokens.chunks()))?;
         let service = Service {

@@ -7,7 +7,7 @@ use estream_planner::{GroupSize, LayerSize, Problem, Question, Search, Workload,
 use estream_runtime::reader::BundleReader;
 use estream_schemas::plan::Schedule;
 use estream_schemas::profile::Profile;
-use estream_tests::{Finished, compile, estream, finish, fixture};
+use estream_tests::{Finished, compile, estream, estream_run, finish, fixture};
 use tempfile::TempDir;
 
 /// 20 MB a second, and twice that two at a time.
@@ -112,4 +112,27 @@ fn a_file_is_toml_or_json_and_is_not_replaced() {
     assert_eq!(printed.stderr, "");
     let text = String::from_utf8(printed.stdout).unwrap();
     assert!(text.contains("[[services]]"), "{text}");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_told_before_anything_is_measured() {
+    let (dir, bundle) = bundle();
+    fs::write(dir.path().join("there"), "mine").unwrap();
+    let before = fs::read_dir(dir.path()).unwrap().count();
+    for (output, code) in [("nowhere/o.toml", 5), ("there/o.toml", 5), ("there", 2)] {
+        let output = dir.path().join(output);
+        // So many requests that nobody would wait for the end of them.
+        let options = ["--tokens", "40", "--runs", "1000000", "-o"];
+        let mut host = estream();
+        host.args(["profile", "measure", "--on"]).arg(&bundle);
+        let mut device = estream_run();
+        device.arg("profile").arg(&bundle);
+        for mut command in [host, device] {
+            let done = finish(command.args(options).arg(&output));
+            assert_eq!(done.code, code, "{}", done.stderr);
+            assert_eq!(done.stderr.lines().count(), 1, "{}", done.stderr);
+        }
+    }
+    assert_eq!(fs::read(dir.path().join("there")).unwrap(), b"mine");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), before);
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use estream_compiler::arch::Family;
@@ -20,6 +21,7 @@ use super::shape::Shape;
 use super::stored::{Choices, Rows, Stored};
 use super::windows::Windows;
 use crate::failure::Failure;
+use crate::signals;
 use crate::source::{inputs, open};
 use crate::tables::grouped;
 use crate::ui::Ui;
@@ -198,7 +200,8 @@ pub(super) fn pass(
     let row_bytes = model.vocab() as u64 * size_of::<f32>() as u64;
     let total = windows.ids().len() as u64 * row_bytes;
     let mut done = 0;
-    ui.until_signal(doing, |progress| {
+    let canceller = model.canceller();
+    let mut all = |progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>| {
         for window in windows.iter() {
             model.prefill_observed(window, &request, sink, observer)?;
             done += window.len() as u64 * row_bytes;
@@ -208,6 +211,9 @@ pub(super) fn pass(
             }
         }
         Ok::<(), Failure>(())
+    };
+    ui.until_signal(doing, |progress| {
+        signals::cancelling(&canceller, || all(progress)).map_err(failure)?
     })?
 }
 

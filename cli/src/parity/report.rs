@@ -9,11 +9,13 @@ use super::compare::{Comparison, Difference, LayerAgreement};
 use super::reference::{Reference, Source};
 use super::stats::{Spread, exp};
 use super::windows::Place;
+use crate::paths;
 use crate::tables::{grouped, table};
 
 /// All that is told.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
+    #[serde(serialize_with = "paths::one")]
     pub(crate) bundle: PathBuf,
     pub(crate) identity: String,
     pub(crate) reference: ReferenceUsed,
@@ -30,6 +32,7 @@ pub(crate) struct Report {
 
 #[derive(Debug, Serialize)]
 pub(crate) struct ReferenceUsed {
+    #[serde(serialize_with = "paths::one")]
     pub(crate) path: PathBuf,
     pub(crate) kind: Source,
     /// Identity of the bundle that computed it.

@@ -11,6 +11,7 @@ use estream_schemas::manifest::SourceFormat;
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::paths;
 use crate::source::{open, read_family};
 use crate::tables::left_table;
 use crate::ui::Ui;
@@ -118,6 +119,7 @@ fn named(name: &str) -> Result<Family, Failure> {
 #[derive(Serialize)]
 struct Report<'a> {
     descriptor: &'a str,
+    #[serde(serialize_with = "paths::one")]
     checkpoint: &'a Path,
     format: SourceFormat,
     maps: bool,

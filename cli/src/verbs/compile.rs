@@ -4,12 +4,13 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use estream_packer::report::{Sizes, sizes};
-use estream_packer::{WriteOptions, rehearse, spec, write};
+use estream_packer::{ReplacedPlans, WriteOptions, rehearse, spec, write};
 use estream_schemas::digest::Digest;
 use estream_schemas::exit::Exit;
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::paths;
 use crate::source::{BuildArgs, inputs, open};
 use crate::tables;
 use crate::ui::Ui;
@@ -52,10 +53,13 @@ pub(crate) fn start_threads(threads: Option<NonZeroUsize>) -> Result<(), Failure
 
 #[derive(Serialize)]
 struct Report<'a> {
+    #[serde(serialize_with = "paths::maybe")]
     bundle: Option<&'a PathBuf>,
     identity: Option<Digest>,
     family: &'a str,
     recipe: &'a str,
+    /// Of a bundle that was replaced.
+    plans: Option<ReplacedPlans>,
     sizes: Sizes,
     notices: Vec<String>,
 }
@@ -73,7 +77,11 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
     let mut spec = spec(&compiled, args.build.max_part_size);
     if let Some(routes) = &args.order {
         let layers = spec.layers.iter().map(|layer| (layer.layer, layer.experts));
-        let orders = args.order_by.orders(routes, layers)?;
+        let (orders, routed) = args.order_by.orders(routes, layers)?;
+        ui.note(format!(
+            "{}: bundle {routed} routed; that it is of this checkpoint is for you to know",
+            routes.display()
+        ));
         spec.reorder(&orders);
     }
     let options = WriteOptions {
@@ -91,21 +99,16 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
             write(&spec, &compiled, &args.output, &options, progress)
         })??),
     };
-    if let Some(leftover) = written
-        .as_ref()
-        .and_then(|written| written.leftover.as_ref())
-    {
-        ui.note(format!(
-            "{}: the replaced bundle could not be removed",
-            leftover.display()
-        ));
+    if let Some(written) = &written {
+        ui.replaced(&args.output, written);
     }
-    let identity = written.map(|written| written.identity);
+    let identity = written.as_ref().map(|written| written.identity);
     let report = Report {
         bundle: identity.map(|_| &args.output),
         identity,
         family: &manifest.model.family,
         recipe: &manifest.recipe.name,
+        plans: written.map(|written| written.plans),
         sizes: sizes(&manifest),
         notices: compiled.notices.iter().map(ToString::to_string).collect(),
     };

@@ -14,6 +14,8 @@ use estream_schemas::program::{Op, Program};
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::paths;
+use crate::plans::{self, StoredPlan};
 use crate::source::{BuildArgs, open};
 use crate::tables::{grouped, sizes as size_tables, table};
 use crate::ui::Ui;
@@ -75,6 +77,7 @@ impl<'a> Model<'a> {
 
 #[derive(Serialize)]
 struct BundleReport<'a> {
+    #[serde(serialize_with = "paths::one")]
     bundle: &'a Path,
     identity: Digest,
     kernel_abi: u64,
@@ -86,6 +89,7 @@ struct BundleReport<'a> {
     parts: usize,
     tokenizer: Vec<&'a str>,
     license: Option<&'a str>,
+    plans: Vec<StoredPlan>,
 }
 
 fn bundle(path: &Path, long: bool, ui: &Ui) -> Result<(), Failure> {
@@ -107,6 +111,7 @@ fn bundle(path: &Path, long: bool, ui: &Ui) -> Result<(), Failure> {
             .map(|file| file.file.as_str())
             .collect(),
         license: manifest.license.declared.as_deref(),
+        plans: plans::stored(&reader)?,
     };
     ui.answer(&report, |report| {
         let mut text = report.model.text(report.sizes.parameters);
@@ -128,7 +133,7 @@ fn bundle(path: &Path, long: bool, ui: &Ui) -> Result<(), Failure> {
             report.bundle.display(),
             report.identity
         );
-        text
+        text + &plans::table(&report.plans)
     })
 }
 
@@ -142,6 +147,7 @@ fn storage_order(manifest: &Manifest) -> &'static str {
 
 #[derive(Serialize)]
 struct SourceReport<'a> {
+    #[serde(serialize_with = "paths::one")]
     checkpoint: &'a Path,
     format: SourceFormat,
     model: Model<'a>,

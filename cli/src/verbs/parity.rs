@@ -87,6 +87,18 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
     let shape = Shape::of(manifest);
     let text = Text::of(&reader)?;
     let kind = Source::of(&args.reference);
+    // What may wait for a writer comes first: nothing is begun, and a signal ends the process.
+    let windows = match kind {
+        Source::Logits => {
+            args.input.refuse()?;
+            None
+        }
+        Source::Bundle | Source::Checkpoint => {
+            let windows = args.input.windows(&reader, &text, ui)?;
+            check_windows(&windows, &reader)?;
+            Some(windows)
+        }
+    };
     // Known before hours of work; and what is begun is cleaned up from here on.
     signals::watch().map_err(Failure::io)?;
     let save = args
@@ -95,9 +107,8 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
         .map(NewFile::new)
         .transpose()?;
 
-    let mut reference = match kind {
-        Source::Logits => {
-            args.input.refuse()?;
+    let mut reference = match windows {
+        None => {
             let stored = read(&args.reference, &shape)?;
             check_windows(&stored.windows, &reader)?;
             Reference {
@@ -105,9 +116,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
                 spool: None,
             }
         }
-        Source::Bundle | Source::Checkpoint => {
-            let windows = args.input.windows(&reader, &text, ui)?;
-            check_windows(&windows, &reader)?;
+        Some(windows) => {
             let work_dir = args.work_dir.clone().unwrap_or_else(std::env::temp_dir);
             let compiled;
             let bundle;

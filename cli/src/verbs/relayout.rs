@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use estream_packer::{WriteOptions, relayout, write};
+use estream_packer::{ReplacedPlans, WriteOptions, relayout, write};
 use estream_runtime::reader::BundleReader;
 use estream_schemas::digest::Digest;
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::paths;
 use crate::source::LayoutArg;
 use crate::ui::Ui;
 
@@ -29,9 +30,12 @@ pub(crate) struct Args {
 
 #[derive(Serialize)]
 struct Report<'a> {
+    #[serde(serialize_with = "paths::one")]
     bundle: &'a PathBuf,
     identity: Digest,
     bytes: u64,
+    /// Of a bundle that was replaced.
+    plans: ReplacedPlans,
 }
 
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
@@ -45,10 +49,12 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
     let written = ui.until_signal("converting", |progress| {
         write(&spec, &payload, &args.output, &options, progress)
     })??;
+    ui.replaced(&args.output, &written);
     let report = Report {
         bundle: &args.output,
         identity: written.identity,
         bytes: written.bytes,
+        plans: written.plans,
     };
     ui.answer(&report, |report| {
         format!("{} {}\n", report.bundle.display(), report.identity)

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use estream_order::{By, Orders, orders};
-use estream_packer::{WriteOptions, reorder, write};
+use estream_packer::{ReplacedPlans, WriteOptions, reorder, write};
 use estream_runtime::reader::BundleReader;
 use estream_schemas::digest::Digest;
 use estream_schemas::exit::Exit;
@@ -12,6 +12,7 @@ use estream_schemas::routes::Recording;
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::paths;
 use crate::routes::read;
 use crate::ui::Ui;
 
@@ -77,13 +78,15 @@ impl OrderBy {
         }
     }
 
-    /// The orders that the routes in a file lead to, of a model with these layers and experts.
+    /// The orders that the routes in a file lead to, of a model with these layers and experts, and the bundle that
+    /// routed.
     pub(crate) fn orders(
         &self,
         path: &Path,
         layers: impl Iterator<Item = (u64, u64)>,
-    ) -> Result<Orders, Failure> {
-        Ok(orders(&read_for(path, layers)?, self.by()))
+    ) -> Result<(Orders, Digest), Failure> {
+        let recording = read_for(path, layers)?;
+        Ok((orders(&recording, self.by()), recording.bundle))
     }
 }
 
@@ -106,9 +109,12 @@ pub(crate) fn read_for(
 
 #[derive(Serialize)]
 struct Report<'a> {
+    #[serde(serialize_with = "paths::one")]
     bundle: &'a PathBuf,
     identity: Digest,
     bytes: u64,
+    /// Of a bundle that was replaced.
+    plans: ReplacedPlans,
     /// Records that are elsewhere than before.
     moved: usize,
     records: usize,
@@ -118,7 +124,15 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
     let reader = BundleReader::open(&args.bundle)?;
     let before = &reader.bundle().manifest().experts.layers;
     let layers = before.iter().map(|layer| (layer.layer, layer.experts));
-    let orders = args.order.orders(&args.routes, layers)?;
+    let (orders, routed) = args.order.orders(&args.routes, layers)?;
+    if routed != reader.identity() {
+        ui.note(format!(
+            "{}: bundle {routed} routed, and this is {}; that is right if both are of one model, in other types or in \
+             another order, and nothing here can tell",
+            args.routes.display(),
+            reader.identity()
+        ));
+    }
     let (spec, payload) = reorder(&reader, &orders)?;
     let options = WriteOptions {
         force: args.force,
@@ -128,6 +142,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
     let written = ui.until_signal("reordering", |progress| {
         write(&spec, &payload, &args.output, &options, progress)
     })??;
+    ui.replaced(&args.output, &written);
     let pairs = before.iter().zip(&spec.layers);
     let moved = pairs.map(|(before, after)| {
         let experts = before.order.iter().zip(&after.order);
@@ -138,6 +153,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
         bundle: &args.output,
         identity: written.identity,
         bytes: written.bytes,
+        plans: written.plans,
         moved: usize::try_from(moved.sum::<u64>()).unwrap_or(usize::MAX),
         records: before.iter().map(|layer| layer.digests.len()).sum(),
     };

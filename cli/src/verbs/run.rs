@@ -156,6 +156,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
         streaming: chosen.streaming,
         budget_bytes: args.stream.budget,
         expected: Some((ask.tokens().len(), ask.chunk)),
+        kept_bytes: ask.kept_bytes(usize::try_from(program.vocab).unwrap_or(usize::MAX)),
     };
     let mut model = Model::load(&reader, &options)?;
     let load = start.elapsed();

@@ -7,6 +7,7 @@ use estream_runtime::reader::BundleReader;
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::paths;
 use crate::ui::Ui;
 
 /// Write a bundle as a GGUF file, block for block
@@ -21,6 +22,7 @@ pub(crate) struct Args {
 
 #[derive(Serialize)]
 struct Report<'a> {
+    #[serde(serialize_with = "paths::one")]
     gguf: &'a PathBuf,
     tensor_count: usize,
     dropped_count: usize,

@@ -6,6 +6,8 @@ use estream_runtime::reader::BundleReader;
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::paths;
+use crate::plans::{self, StoredPlan};
 use crate::ui::Ui;
 
 /// Check every byte of a bundle against its manifest
@@ -17,11 +19,14 @@ pub(crate) struct Args {
 
 #[derive(Serialize)]
 struct Report {
+    #[serde(serialize_with = "paths::one")]
     bundle: PathBuf,
     identity: String,
     bytes: u64,
     problems: Vec<String>,
+    #[serde(serialize_with = "paths::all")]
     strays: Vec<PathBuf>,
+    plans: Vec<StoredPlan>,
 }
 
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
@@ -33,17 +38,27 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
         bytes: checked.bytes,
         problems: checked.problems.iter().map(ToString::to_string).collect(),
         strays: checked.strays.clone(),
+        plans: plans::stored(&reader)?,
     };
     for stray in &report.strays {
         ui.note(format!("{}: is no part of the bundle", stray.display()));
     }
+    for problem in report.plans.iter().filter_map(|plan| plan.problem.as_ref()) {
+        ui.note(format!("a plan cannot be followed: {problem}"));
+    }
     ui.answer(&report, |report| {
         let name = report.bundle.display();
         match report.problems.is_empty() {
-            true => format!(
-                "{name}: every byte is as the manifest says\n{name} {}\n",
-                report.identity
-            ),
+            true => {
+                let good = report.plans.iter().filter(|plan| plan.problem.is_none());
+                let plans: String = good
+                    .map(|plan| format!("plan {}: can be followed\n", plan.name))
+                    .collect();
+                format!(
+                    "{name}: every byte is as the manifest says\n{plans}{name} {}\n",
+                    report.identity
+                )
+            }
             false => report
                 .problems
                 .iter()

@@ -3,6 +3,7 @@
 mod common;
 mod hostile;
 mod large;
+mod plans;
 mod relayout;
 mod reorder;
 mod round_trip;

@@ -10,11 +10,12 @@
 
 mod error;
 mod files;
+mod plans;
 mod verify;
 
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use estream_schemas::digest::Digest;
@@ -22,12 +23,12 @@ use estream_schemas::limits::MAX_MANIFEST_BYTES;
 use estream_schemas::manifest::{
     CarriedFile, ExpertLayer, MANIFEST_FILE, Manifest, RESIDENT_FILE, ResidentTensor,
 };
-use estream_schemas::plan::{MAX_PLAN_BYTES, PLANS};
 use estream_schemas::valid::{Bundle, InvalidManifest};
 
 pub use error::ReadError;
 pub use estream_schemas::manifest::Projection;
 use files::{Dir, OpenFile};
+pub use plans::MAX_PLANS;
 pub use verify::{Problem, VerifyReport};
 
 /// When a loader compares bytes with the digests of the manifest.
@@ -218,29 +219,6 @@ impl BundleReader {
             }),
             _ => Err(self.no_such(format!("run of {count} records at {first} of {layer}"))),
         }
-    }
-
-    /// Path and text of the plan called `name`.
-    pub fn plan(&self, name: &str) -> Result<(PathBuf, Vec<u8>), ReadError> {
-        let file = format!("{PLANS}/{name}.json");
-        let path = self.path().join(&file);
-        if name.is_empty() || name.starts_with('.') || name.contains('/') {
-            return Err(ReadError::NotFound { path });
-        }
-        let file = self.dir.file(&file).map_err(|error| match error {
-            ReadError::Missing { path } => ReadError::NotFound { path },
-            other => other,
-        })?;
-        if file.bytes > MAX_PLAN_BYTES {
-            return Err(ReadError::Size {
-                path,
-                found: file.bytes,
-                expected: MAX_PLAN_BYTES,
-            });
-        }
-        let mut text = vec![0; usize::try_from(file.bytes).unwrap_or(0)];
-        file.read_at(0, &mut text)?;
-        Ok((path, text))
     }
 
     /// A part of the experts, opened once more to be read past the page cache.

@@ -23,6 +23,7 @@ mod tally;
 mod timeline;
 mod trace;
 
+use std::io;
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -37,7 +38,8 @@ use self::buffers::{Buffers, NoBuffer};
 use self::pipeline::{Check, Pipeline};
 use self::sequence::Sequence;
 use self::storage::{Files, Parts, Storage, System, Throttled};
-use crate::error::RunError;
+use crate::error::{RunError, index};
+use crate::model::MAX_THREADS;
 use crate::reader::{BundleReader, ReadError, Verify};
 use crate::store::{ExpertSource, RunRecord};
 
@@ -156,9 +158,13 @@ impl Streaming {
         )
     }
 
-    /// Threads that load: as many as read at a time, and as many that look at what was read.
-    pub(crate) fn loaders(&self) -> u64 {
-        2 * self.most(|config| config.depth) as u64
+    /// Threads that load.
+    ///
+    /// # Errors
+    /// If there would be more than a process should have.
+    pub(crate) fn loaders(&self, experts: &Experts) -> Result<u64, RunError> {
+        let records = most_records(experts)?;
+        few(self.most(|config| loaders(config, records)))
     }
 
     fn most(&self, of: impl Fn(&StreamConfig) -> usize) -> usize {
@@ -170,6 +176,45 @@ impl Streaming {
 /// Whether it keeps all experts in memory.
 pub(crate) fn is_resident(config: &StreamConfig) -> bool {
     config.schedule == Schedule::Resident
+}
+
+/// Threads that load, where the largest layer has `records`: as many as read at a time, and as many that look at
+/// what was read. No more than reads under way, each of which has a bank, or slots, and is of one of two layers.
+fn loaders(config: &StreamConfig, records: usize) -> usize {
+    let (room, of_layer) = match config.schedule.is_by_record() {
+        true => (config.slots(), records),
+        false => (config.banks, records.div_ceil(config.group)),
+    };
+    let wanted = config.depth.saturating_mul(2);
+    wanted.min(room).min(of_layer.saturating_mul(2))
+}
+
+/// Errors if those are more threads than a process should have.
+fn few(threads: usize) -> Result<u64, RunError> {
+    if threads > MAX_THREADS {
+        let source = io::Error::other(format!("the most is {MAX_THREADS}"));
+        return Err(RunError::Threads { threads, source });
+    }
+    Ok(threads as u64)
+}
+
+fn most_records(experts: &Experts) -> Result<usize, RunError> {
+    let records = experts.layers.iter().map(|layer| layer.records());
+    index("a layer", records.max().unwrap_or(0))
+}
+
+/// The least room that experts can stream in: bytes of an arena of one record, in buffers as `like` imitates them,
+/// and threads that load into it.
+pub(crate) fn least_room(
+    experts: &Experts,
+    like: Option<&Streaming>,
+) -> Result<(u64, u64), RunError> {
+    let imitated = like.and_then(|streaming| streaming.throttle.as_ref());
+    let limit = imitated.and_then(|storage| storage.buffer_bytes);
+    let config = StreamConfig::new(Schedule::Ahead, 1, 1, 1, 0);
+    let buffers = Buffers::new(experts, config.slots(), config.group, limit)?;
+    let loaders = loaders(&config, most_records(experts)?);
+    Ok((buffers.bytes(), loaders as u64))
 }
 
 /// What a request brings to those who stream for it.
@@ -269,6 +314,7 @@ impl Streamed {
         // The arena is as large as the largest row asks for.
         let mut slots = self.arena.slots();
         slots.truncate(config.slots());
+        let loaders = loaders(&config, records.iter().copied().max().unwrap_or(0));
         let pipeline = Pipeline::new(
             Sequence::new(config, records, service.chunks, self.pinned),
             slots,
@@ -282,7 +328,7 @@ impl Streamed {
             // Also if `work` panics, or a thread cannot be started.
             let _closes = Closes(&pipeline);
             let pipeline = &pipeline;
-            for thread in 1..=2 * config.depth {
+            for thread in 1..=loaders {
                 let loader = std::thread::Builder::new()
                     .name(format!("loader-{thread}"))
                     .stack_size(STACK_BYTES)
@@ -291,7 +337,7 @@ impl Streamed {
                         let _ = catch_unwind(AssertUnwindSafe(|| pipeline.load(thread)));
                     });
                 loader.map_err(|source| RunError::Threads {
-                    threads: 2 * config.depth,
+                    threads: loaders,
                     source,
                 })?;
             }
@@ -356,5 +402,40 @@ impl ExpertSource for Stream<'_, '_> {
             done?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_threads_load_than_reads_can_be_under_way() {
+        let of = |schedule, (group, depth, banks), records| {
+            loaders(
+                &StreamConfig::new(schedule, group, depth, banks, 0),
+                records,
+            )
+        };
+        use Schedule::{Ahead, Compact, Early};
+        assert_eq!(of(Ahead, (4, 2, 3), 16), 4);
+        assert_eq!(of(Ahead, (1, 1, 1), 16), 1);
+        assert_eq!(of(Early, (8, 3, 3), 64), 3);
+        for schedule in [Ahead, Compact] {
+            assert_eq!(of(schedule, (1, 65536, 65536), 16), 32);
+            assert_eq!(of(schedule, (8, 65536, 65536), 16), 32);
+        }
+        assert_eq!(of(Early, (1, 65536, 65536), 16), 32);
+        assert_eq!(of(Early, (8, 65536, 65536), 16), 4);
+        assert_eq!(of(Early, (65536, 65536, 65536), 16), 2);
+        assert_eq!(of(Ahead, (1, 1, 1), 0), 0);
+    }
+
+    #[test]
+    fn more_threads_than_a_process_should_have_are_refused() {
+        assert_eq!(few(MAX_THREADS).unwrap(), MAX_THREADS as u64);
+        let error = few(MAX_THREADS + 1).unwrap_err();
+        assert_eq!(error.exit(), estream_schemas::exit::Exit::CannotRun);
+        assert!(error.to_string().contains("ask for fewer"), "{error}");
     }
 }

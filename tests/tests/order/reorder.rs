@@ -286,3 +286,24 @@ fn counts_of_an_importance_matrix_are_routes_without_pairs() {
     assert_eq!(refused.code, 4, "{}", refused.stderr);
     assert!(refused.stderr.contains("layers 2"), "{}", refused.stderr);
 }
+
+#[test]
+fn routes_of_another_bundle_are_told_of_and_those_of_this_one_are_not() {
+    let desk = Desk::new();
+    let reorder = |bundle: &str, out: &str| {
+        let line = format!("reorder {bundle} --routes routes.json -o {out}");
+        desk.estream(&line).success().stderr
+    };
+    let routed = desk.routes()["bundle"].as_str().unwrap().to_owned();
+    let told = reorder("a.estream", "b.estream");
+    assert!(!told.contains(&routed), "{told}");
+    // The same weights in another order have another identity.
+    let told = reorder("b.estream", "c.estream");
+    assert!(told.contains("note: routes.json: "), "{told}");
+    assert!(told.contains(&routed), "{told}");
+    let source = fixture("olmoe").display().to_string();
+    let line = format!("compile {source} --order routes.json -o d.estream");
+    let told = desk.estream(&line).success().stderr;
+    assert!(told.contains("note: routes.json: "), "{told}");
+    assert!(told.contains(&routed), "{told}");
+}

@@ -8,10 +8,12 @@ use estream_schemas::plan::StreamConfig;
 use serde::Serialize;
 
 use super::{Hot, Planned, Table};
+use crate::paths;
 
 /// The answer.
 #[derive(Debug, Serialize)]
 pub(super) struct Report<'a> {
+    #[serde(serialize_with = "paths::one")]
     pub(super) bundle: &'a Path,
     pub(super) identity: Digest,
     pub(super) device: &'a str,
@@ -19,7 +21,9 @@ pub(super) struct Report<'a> {
     pub(super) routes: &'static str,
     pub(super) assumed: Vec<&'a str>,
     pub(super) plans: Vec<BudgetReport>,
+    #[serde(serialize_with = "paths::maybe")]
     pub(super) stored: Option<PathBuf>,
+    #[serde(serialize_with = "paths::maybe")]
     pub(super) svg: Option<&'a Path>,
 }
 

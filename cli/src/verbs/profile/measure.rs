@@ -1,11 +1,11 @@
 //! `estream profile measure`: a profile of this machine, from a bundle's own records and requests.
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use estream_runtime::measure::{Measure, measure};
+use estream_runtime::partial::PartialFile;
 use estream_runtime::reader::BundleReader;
 use estream_runtime::{BackendKind, LoadOptions, parse_size};
 use estream_schemas::exit::Exit;
@@ -58,9 +58,9 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
     let backend: BackendKind = args.backend.parse()?;
     let throttle = args.throttle.as_deref().map(profiles::named).transpose()?;
     let reader = BundleReader::open(&args.on)?;
-    // Known before minutes are spent.
-    if let Some(path) = args.output.as_deref().filter(|path| path.exists()) {
-        return Err(failed(path, &io::ErrorKind::AlreadyExists.into()));
+    // Known before minutes are spent. Nothing stays there meanwhile.
+    if let Some(path) = &args.output {
+        PartialFile::beside(path).map_err(|error| failed(path, &error))?;
     }
     let what = Measure {
         name: args.name.clone(),
@@ -103,17 +103,17 @@ fn write(path: &Path, profile: &Profile) -> Result<(), Failure> {
         true => serde_json::to_string_pretty(profile).map_err(|e| Failure::io(e.into()))? + "\n",
         false => toml(profile)?,
     };
-    let mut file = File::create_new(path).map_err(|error| failed(path, &error))?;
-    file.write_all(text.as_bytes()).map_err(|error| {
-        // Half a profile is none; the error that is told is the first.
-        let _ = std::fs::remove_file(path);
-        failed(path, &error)
-    })
+    let whole = || -> io::Result<()> {
+        let (partial, mut file) = PartialFile::beside(path)?;
+        file.write_all(text.as_bytes())?;
+        partial.publish()
+    };
+    whole().map_err(|error| failed(path, &error))
 }
 
 fn failed(path: &Path, error: &io::Error) -> Failure {
     let exit = match error.kind() {
-        io::ErrorKind::AlreadyExists => Exit::Usage,
+        io::ErrorKind::AlreadyExists | io::ErrorKind::InvalidFilename => Exit::Usage,
         _ => Exit::Io,
     };
     let what = format!("{}: cannot write the profile: {error}", path.display());

@@ -17,6 +17,7 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::output::NewFile;
 use crate::parity::Windows;
+use crate::paths;
 use crate::routes::{empty, layers, record, write};
 use crate::signals;
 use crate::stream::StreamArgs;
@@ -93,12 +94,14 @@ struct Prompts {
 #[derive(Serialize)]
 struct Report<'a> {
     /// The file that was made, or read.
+    #[serde(serialize_with = "paths::one")]
     routes: &'a Path,
     bytes: u64,
     bundle: Digest,
     prompts: usize,
     tokens: u64,
     layers: Vec<LayerReport>,
+    #[serde(serialize_with = "paths::maybe")]
     svg: Option<&'a Path>,
 }
 
@@ -118,23 +121,18 @@ struct LayerReport {
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<(), Failure> {
     args.stream.refuse_timeline()?;
     let reader = BundleReader::open(&args.bundle)?;
+    // What may wait for a writer comes first: nothing is begun, and a signal ends the process.
+    let input = Input::of(args, &reader)?;
     signals::watch().map_err(Failure::io)?;
     let output = args.output.as_deref().map(NewFile::new).transpose()?;
     let svg = args.svg.as_deref().map(NewFile::new).transpose()?;
-    let recording = match &args.prompts {
-        Prompts {
-            routes: Some(path), ..
-        } => {
-            let layers = layers(reader.bundle().manifest());
-            let layers = layers.iter().map(|layer| (layer.layer, layer.experts));
-            read_for(path, layers)?
-        }
-        Prompts {
-            imatrix: Some(path),
-            ..
-        } => counted(&reader, path)?,
-        _ => recorded(args, &reader, ui)?,
+    let recording = match input {
+        Input::Counts(recording) => recording,
+        Input::Prompts(prompts) => recorded(args, &reader, prompts, ui)?,
     };
+    if signals::go_on().is_break() {
+        return Err(stopped("before the routes were written"));
+    }
     // One of the two is there.
     let file = args.output.as_deref().or(args.prompts.routes.as_deref());
     let file = file.unwrap_or(Path::new(""));
@@ -166,9 +164,45 @@ fn tokens(recording: &Recording) -> u64 {
     prompts.map(|prompt| u64::from(prompt.tokens)).sum()
 }
 
+/// What was named to take routes from.
+enum Input {
+    /// They are counted already.
+    Counts(Recording),
+    /// Names and tokens of prompts to run.
+    Prompts(Vec<(String, Vec<u32>)>),
+}
+
+impl Input {
+    fn of(args: &Args, reader: &BundleReader) -> Result<Input, Failure> {
+        match &args.prompts {
+            Prompts {
+                routes: Some(path), ..
+            } => {
+                let layers = layers(reader.bundle().manifest());
+                let layers = layers.iter().map(|layer| (layer.layer, layer.experts));
+                Ok(Input::Counts(read_for(path, layers)?))
+            }
+            Prompts {
+                imatrix: Some(path),
+                ..
+            } => Ok(Input::Counts(counted(reader, path)?)),
+            prompts => Ok(Input::Prompts(prompts.ids(reader, args.window)?)),
+        }
+    }
+}
+
+/// A signal has come.
+fn stopped(when: &str) -> Failure {
+    Failure::io(std::io::Error::other(format!("stopped {when}")))
+}
+
 /// Runs every prompt.
-fn recorded(args: &Args, reader: &BundleReader, ui: &Ui) -> Result<Recording, Failure> {
-    let prompts = args.prompts.ids(reader, args.window)?;
+fn recorded(
+    args: &Args,
+    reader: &BundleReader,
+    prompts: Vec<(String, Vec<u32>)>,
+    ui: &Ui,
+) -> Result<Recording, Failure> {
     let program = &reader.bundle().manifest().program;
     for (_, ids) in &prompts {
         check_prompt(ids, program.vocab, program.context)?;
@@ -189,13 +223,16 @@ fn recorded(args: &Args, reader: &BundleReader, ui: &Ui) -> Result<Recording, Fa
         ..Request::default()
     };
     let count = prompts.len();
-    for (at, (name, ids)) in prompts.into_iter().enumerate() {
-        if signals::go_on().is_break() {
-            let why = format!("stopped after {at} of {count} prompts");
-            return Err(Failure::io(std::io::Error::other(why)));
+    signals::cancelling(&model.canceller(), || {
+        for (at, (name, ids)) in prompts.into_iter().enumerate() {
+            if signals::go_on().is_break() {
+                return Err(stopped(&format!("after {at} of {count} prompts")));
+            }
+            record(&mut recording, &mut model, name, &ids, &request)?;
         }
-        record(&mut recording, &mut model, name, &ids, &request)?;
-    }
+        Ok(())
+    })
+    .map_err(Failure::io)??;
     if count == 1 {
         ui.note("one prompt says little of others; --window cuts a text into many");
     }

@@ -16,6 +16,7 @@ use serde::Serialize;
 use self::ways::{WayArgs, Ways};
 use crate::failure::Failure;
 use crate::output::NewFile;
+use crate::paths;
 use crate::profiles;
 use crate::scene::{Measured, MeasuredStream, Model, ShapeArg, events, measured};
 use crate::tables::grouped;
@@ -105,7 +106,9 @@ struct Report {
     orders: Vec<OrderRows>,
     #[serde(skip_serializing_if = "Option::is_none")]
     measured: Option<Row>,
+    #[serde(serialize_with = "paths::maybe")]
     svg: Option<PathBuf>,
+    #[serde(serialize_with = "paths::maybe")]
     timeline_svg: Option<PathBuf>,
 }
 

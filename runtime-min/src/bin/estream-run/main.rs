@@ -136,6 +136,7 @@ fn run(args: &Args) -> Result<(), Failed> {
         streaming: chosen.streaming,
         budget_bytes: args.budget,
         expected: Some((ask.tokens().len(), ask.chunk)),
+        kept_bytes: ask.kept_bytes(usize::try_from(program.vocab).unwrap_or(usize::MAX)),
     };
     let mut model = Model::load(&reader, &options)?;
     let load = start.elapsed();

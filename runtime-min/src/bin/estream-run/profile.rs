@@ -1,12 +1,12 @@
 //! `estream-run profile`: measures what a profile says of this device.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use estream_runtime::measure::{Measure, measure};
+use estream_runtime::partial::PartialFile;
 use estream_runtime::reader::BundleReader;
 use estream_runtime::{ids, parse_size};
 use estream_schemas::exit::Exit;
@@ -95,9 +95,9 @@ pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> Result<(), Failed
         }
     };
     let reader = BundleReader::open(&args.bundle)?;
-    // Known before minutes are spent.
-    if let Some(path) = args.output.as_deref().filter(|path| path.exists()) {
-        return Err(failed(path, &io::ErrorKind::AlreadyExists.into()));
+    // Known before minutes are spent. Nothing stays there meanwhile.
+    if let Some(path) = &args.output {
+        PartialFile::beside(path).map_err(|error| failed(path, &error))?;
     }
     // Talk that nobody can read changes nothing.
     let measured = measure(&reader, &args.what, &mut |line| {
@@ -112,17 +112,17 @@ pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> Result<(), Failed
     let Some(path) = &args.output else {
         return print(write);
     };
-    let mut file = File::create_new(path).map_err(|error| failed(path, &error))?;
-    write(&mut file).map_err(|error| {
-        // Half a profile is none; the error that is told is the first.
-        let _ = std::fs::remove_file(path);
-        failed(path, &error)
-    })
+    let whole = || -> io::Result<()> {
+        let (partial, mut file) = PartialFile::beside(path)?;
+        write(&mut file)?;
+        partial.publish()
+    };
+    whole().map_err(|error| failed(path, &error))
 }
 
 fn failed(path: &Path, error: &io::Error) -> Failed {
     let exit = match error.kind() {
-        io::ErrorKind::AlreadyExists => Exit::Usage,
+        io::ErrorKind::AlreadyExists | io::ErrorKind::InvalidFilename => Exit::Usage,
         _ => Exit::Io,
     };
     Failed::new(exit, format!("{}: cannot write: {error}", path.display()))
