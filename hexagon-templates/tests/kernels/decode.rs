@@ -54,7 +54,7 @@ fn tile(layout: Layout, random: &mut Random) -> Vec<u8> {
         DType::BF16 | DType::F32 => {
             let width = bytes / 1024;
             for element in tile.chunks_exact_mut(width) {
-                let real = random.real() * 2f32.powi(random.below(44) as i32 - 30);
+                let real = random.real() * 2f32.powi(random.below(44).cast_signed() - 30);
                 element.copy_from_slice(&real.to_le_bytes()[4 - width..]);
             }
         }

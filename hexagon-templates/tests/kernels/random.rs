@@ -17,7 +17,7 @@ impl Random {
     }
 
     pub(crate) fn below(&mut self, end: u32) -> u32 {
-        (u64::from(self.bits()) * u64::from(end) >> 32) as u32
+        ((u64::from(self.bits()) * u64::from(end)) >> 32) as u32
     }
 
     /// −1 … 1.

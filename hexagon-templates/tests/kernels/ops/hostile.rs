@@ -287,10 +287,10 @@ fn what_is_wrong_is_named_and_nothing_is_written() {
         tried.refused(&op, Status::BadShape, |op| op.heads = 5);
         tried.refused(&op, Status::BadShape, |op| op.heads = 8);
         tried.refused(&op, Status::BadShape, |op| {
-            (op.dims, op.table.width) = (0, 1)
+            (op.dims, op.table.width) = (0, 1);
         });
         tried.refused(&op, Status::BadShape, |op| {
-            (op.dims, op.table.width) = (7, 7)
+            (op.dims, op.table.width) = (7, 7);
         });
         tried.refused(&op, Status::BadMessage, |op| op.adjacent = 2);
 
