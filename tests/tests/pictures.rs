@@ -202,12 +202,13 @@ fn where_no_budget_is_large_enough_the_picture_says_what_would_be() {
 fn a_picture_replaces_nothing_and_is_whole_or_absent() {
     let desk = Desk::new();
     fs::write(desk.at("mine.svg"), "mine").unwrap();
+    fs::write(desk.at("ids"), "1,2,3").unwrap();
     let before = desk.names();
     for line in [
         "plan a.estream --device phone.toml --budget 1GiB --tokens 4 --svg mine.svg",
         "simulate a.estream --device phone.toml --tokens 4 --svg mine.svg",
         "simulate a.estream --device phone.toml --tokens 4 --timeline-svg mine.svg",
-        "routes a.estream --ids-file mine.svg -o r.json --svg mine.svg",
+        "routes a.estream --ids-file ids -o r.json --svg mine.svg",
     ] {
         let refused = desk.estream(line);
         assert_eq!(refused.code, 2, "{line}: {}", refused.stderr);
