@@ -315,3 +315,37 @@ fn a_plan_is_simulated_as_it_was_predicted_hot_or_not() {
         done.stderr
     );
 }
+
+#[test]
+fn a_hot_device_that_wants_more_reads_does_not_refuse_a_plan_that_fits() {
+    let desk = Desk::new();
+    let budget = |desk: &Desk| {
+        let refused = desk.plan("--budget 1 --tokens 16 --nested");
+        assert_eq!(refused.code, 3, "{}", refused.stderr);
+        let text = String::from_utf8(refused.stdout).unwrap();
+        let number = text
+            .split_whitespace()
+            .rev()
+            .find_map(|word| word.parse::<u64>().ok());
+        number.expect("the smallest budget that would do")
+    };
+    // One read at a time has all the bandwidth while it is cold, four have it when it is hot.
+    let cold = desk.profile("").replace(
+        "bytes_per_second = 1000000000",
+        "bytes_per_second = 600000000",
+    );
+    desk.write("device.toml", &cold);
+    let least = budget(&desk);
+    let hot = r#"hot_rates = [
+        { read_bytes = 16384, outstanding = 1, bytes_per_second = 100000000 },
+        { read_bytes = 16384, outstanding = 4, bytes_per_second = 400000000 },
+    ]"#;
+    let warm = desk.profile(hot).replace(
+        "bytes_per_second = 1000000000",
+        "bytes_per_second = 600000000",
+    );
+    desk.write("device.toml", &warm);
+    assert_eq!(budget(&desk), least);
+    desk.plan(&format!("--budget {least} --tokens 16 --nested"))
+        .success();
+}

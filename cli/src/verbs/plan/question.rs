@@ -145,7 +145,9 @@ impl<'a> Setting<'a> {
             pinned: 0,
             groups: self.groups.clone(),
             depths: DEPTHS.to_vec(),
-            search: self.search,
+            // What is best for the hot device may not depend on how the cold one is searched: a Q₀ that asks for
+            // more memory would refuse what fits.
+            search: if is_hot { Search::Full } else { self.search },
             schedules: self.schedules.clone(),
             workloads: vec![workload],
         };
